@@ -36,18 +36,25 @@ class CollectingObserver final : public CudaInputObserver<T> {
 
 // FisherCollector for gradients in device memory. Squares are summed in float64 over pieces of sequences, these in
 // order: the same bits however the sequences are grouped into batches.
-class FisherSums final : public CudaGradientObserver {
+template <typename T>
+class FisherSums final : public CudaGradientObserver<T> {
  public:
+  using typename CudaGradientObserver<T>::ConstView;
+
   // `first_sequence`: the number in errors of the first sequence. `dots` lends its memory; both must outlive the
   // object.
   FisherSums(const Network& network, int64_t first_sequence, CudaColumnDots& dots)
       : network_(network), sequence_(first_sequence), dots_(dots) {}
 
-  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView, const BatchShape& batch,
+  void on_output_gradient(const std::string& weight, ConstView gradient, ConstView, const BatchShape& batch,
                           cudaStream_t stream) override {
     add_squares(weight, /*is_lookup=*/false, gradient, batch, stream);
   }
-  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+  void on_head_gradient(const std::string& weight, ConstView gradient, ConstCudaView, const BatchShape& batch,
+                        cudaStream_t stream) override {
+    add_squares(weight, /*is_lookup=*/false, gradient, batch, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstView gradient,
                           const BatchShape& batch, cudaStream_t stream) override {
     add_squares(table, /*is_lookup=*/true, gradient, batch, stream);
     std::vector<int64_t>& counts = row_counts_[table];
@@ -84,7 +91,7 @@ class FisherSums final : public CudaGradientObserver {
     DeviceArray<unsigned long long> first_bad;
   };
 
-  void add_squares(const std::string& name, bool is_lookup, ConstCudaView gradient, const BatchShape& batch,
+  void add_squares(const std::string& name, bool is_lookup, ConstView gradient, const BatchShape& batch,
                    cudaStream_t stream) {
     auto found = std::ranges::find_if(sums_, [&](const Sum& s) { return s.name == name && s.is_lookup == is_lookup; });
     if (found == sums_.end()) {
@@ -202,13 +209,14 @@ NodeSums sums_of_nodes(const Weights& weights, const Device& device, const Token
   return sums;
 }
 
-void run_batch(CudaGradientPass& pass, const Network& network, const TokenSequences& sequences, int64_t first,
-               const BatchShape& batch, FisherSums& fisher, CudaHessianCollector& head) {
+template <typename T>
+void run_batch(CudaGradientPass<T>& pass, const Network& network, const TokenSequences& sequences, int64_t first,
+               const BatchShape& batch, FisherSums<T>& fisher, CudaHessianCollector& head) {
   const int64_t length = sequences.length;
   const std::span<const Token> tokens = tokens_of(sequences, first, batch.sequences);
   pass.forward(tokens, length, batch);
   const std::string names[] = {network.matrix(network.head.weight).name};
-  const ConstCudaView input = pass.head_input();
+  const BasicCudaView<const T> input = pass.head_input();
   head.add(names, input.data, input.stride, batch.sequences, batch.positions, input.columns, pass.stream());
   std::vector<int32_t> next;
   for (int64_t s = 0; s < batch.sequences; ++s) {
@@ -221,16 +229,37 @@ void run_batch(CudaGradientPass& pass, const Network& network, const TokenSequen
   check_cuda(cudaStreamSynchronize(pass.stream()));  // `targets` goes
 }
 
-LossStatistics losses_of(CudaGradientPass& pass, const Network& network, const TokenSequences& sequences, int64_t batch,
-                         Share part) {
+template <typename T>
+LossStatistics losses_of(CudaGradientPass<T>& pass, const Network& network, const TokenSequences& sequences,
+                         int64_t batch, Share part) {
   auto first = static_cast<int64_t>(part.begin), end = static_cast<int64_t>(part.end);
-  FisherSums fisher(network, first, pass.column_dots());
+  FisherSums<T> fisher(network, first, pass.column_dots());
   CudaHessianCollector head(kMostGramBytes, first);
   for (int64_t s = first; s < end; s += batch)
     run_batch(pass, network, sequences, s, {std::min(batch, end - s), sequences.length - 1}, fisher, head);
   LossStatistics statistics = std::move(fisher).finish(pass.stream());
   statistics.head = std::move(head).finish();
   return statistics;
+}
+
+// Those of one device, which is the current one.
+template <typename T>
+void collect_parts(const Weights& weights, Numerics numerics, const TokenSequences& sequences, Share share,
+                   const CudaPlace& place, Progress& progress, std::vector<CalibrationStatistics>& parts) {
+  const int64_t planned =
+      plan_gradients(weights.network, numerics, sequences.length, most_sequences(sequences), usable_memory(place))
+          .batch;
+  const CudaNetworkWeights<T> on_device(weights, {}, cuda_plain_options(sizeof(T)));
+  auto collect = part_collector(
+      sequences, planned, progress,
+      [&](int64_t batch) {
+        return std::make_unique<CudaGradientPass<T>>(on_device, kLossStatistics, sequences.length, batch,
+                                                     sequences.length - 1);
+      },
+      [&](CudaGradientPass<T>& pass, int64_t batch, Share part) {
+        return losses_of(pass, *weights.network, sequences, batch, part);
+      });
+  for (size_t part = share.begin; part < share.end; ++part) parts[part].loss = collect(part);
 }
 
 }  // namespace
@@ -261,17 +290,19 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
 
 MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
                           int64_t sequences, uint64_t usable_bytes) {
+  auto allocate = [&]<typename T>(T*, int64_t batch) {
+    const CudaNetworkWeights<T> weights(network, {}, cuda_plain_options(sizeof(T)));
+    const CudaGradientPass<T> pass(weights, kLossStatistics, length, batch, length - 1);
+    const int64_t width = network->width_of(network->head.hidden);
+    const std::string names[] = {network->matrix(network->head.weight).name};
+    CudaHessianCollector head;
+    head.reserve_sum(names, width);
+    head.reserve_products(width, batch, length - 1);
+  };
   const int64_t most = std::min(sequences, gradient_batch(length));
   return fit_memory_plan("gradient collection", "sequence", length, most, usable_bytes, [&](int64_t batch) {
-    return counted_allocations([&] {
-      const CudaNetworkWeights<float> weights(network, {}, cuda_plain_options(sizeof(float)));
-      const CudaGradientPass pass(weights, kLossStatistics, length, batch, length - 1, gradient_arithmetic(numerics));
-      const int64_t width = network->width_of(network->head.hidden);
-      const std::string names[] = {network->matrix(network->head.weight).name};
-      CudaHessianCollector head;
-      head.reserve_sum(names, width);
-      head.reserve_products(width, batch, length - 1);
-    });
+    return counted_allocations(
+        [&] { with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
   });
 }
 
@@ -310,21 +341,9 @@ LossStatistics collect_loss_statistics_cuda(const std::shared_ptr<const Weights>
     if (share.size() == 0) return;
     const CudaPlace place(device.ordinals[d], device.memory_limit_bytes);
     DeviceScope scope(place.ordinal);
-    const Network& network = *weights->network;
-    const int64_t planned = plan_gradients(weights->network, device.numerics, sequences.length,
-                                           most_sequences(sequences), usable_memory(place))
-                                .batch;
-    const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
-    auto collect = part_collector(
-        sequences, planned, progress,
-        [&](int64_t batch) {
-          return std::make_unique<CudaGradientPass>(on_device, kLossStatistics, sequences.length, batch,
-                                                    sequences.length - 1, gradient_arithmetic(device.numerics));
-        },
-        [&](CudaGradientPass& pass, int64_t batch, Share part) {
-          return losses_of(pass, network, sequences, batch, part);
-        });
-    for (size_t part = share.begin; part < share.end; ++part) of_parts[part].loss = collect(part);
+    with_gradient_type(device.numerics, [&]<typename T>(T*) {
+      collect_parts<T>(*weights, device.numerics, sequences, share, place, progress, of_parts);
+    });
   });
   StatisticsSum sum;
   for (const CalibrationStatistics& part : of_parts) sum.add(part);

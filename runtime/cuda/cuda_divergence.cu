@@ -38,24 +38,29 @@ int64_t rows_of_matrices(const Network& network) {
 }
 
 // to row = from row * gains[row].
+template <typename T>
 struct ScaleRows {
   const float *from, *gains;
-  int64_t columns;
-  float* to;
+  int64_t columns, from_stride, to_stride;
+  T* to;
 
   __device__ void operator()(int64_t row, int lane) const {
-    for (int64_t c = lane; c < columns; c += 32) to[row * columns + c] = from[row * columns + c] * gains[row];
+    const float* in = from + row * from_stride;
+    store_columns(to + row * to_stride, columns, lane, [&](int64_t c) { return from_float<T>(in[c] * gains[row]); });
   }
 };
 
+template <typename T>
 class CudaDivergence final : public DevicePass, public CudaStudent {
  public:
+  // Of the weights that passes read.
+  using PassWeights = CudaNetworkWeights<T>;
+
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
-                 int64_t batch, ProductArithmetic arithmetic, const DivergenceOptions& options, Progress& progress)
+                 int64_t batch, const DivergenceOptions& options, Progress& progress)
       : network_(student.network),
         ordinal_(ordinal),
         sequences_(sequences),
-        arithmetic_(arithmetic),
         options_(options),
         kept_count_(options.kept_sequences(*network_, sequences.count, sequences.length)),
         batch_(batch) {
@@ -63,8 +68,8 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
     progress.begin("reading calibration", kept_count_, "sequences");
-    auto of_teacher = std::make_unique<FloatWeights>(teacher, NumericPolicy{}, cuda_plain_options(sizeof(float)));
-    auto kept = std::make_unique<CudaTeacher>(*network_, *of_teacher, kept_count_, positions(), batch_, arithmetic_);
+    auto of_teacher = std::make_unique<PassWeights>(teacher, NumericPolicy{}, cuda_plain_options(sizeof(T)));
+    auto kept = std::make_unique<CudaTeacher<T>>(*network_, *of_teacher, kept_count_, positions(), batch_);
     read_teacher(*of_teacher, 0, *kept);
     progress.advance(kept_count_);
     progress.end();
@@ -122,12 +127,12 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
     assert(!options_.summed.empty() || !sums_matrices);
     keep_teacher(first, count);
-    return with_pass([&](CudaGradientPass& pass) {
+    return with_pass([&](CudaGradientPass<T>& pass) {
       CudaVectorSums& vectors = memory_->vectors;
       vectors.set_zero(pass.stream());
       CudaMatrixGradients* sums_of_matrices = sums_matrices ? &*memory_->gradients : nullptr;
       if (sums_of_matrices) sums_of_matrices->set_zero(pass.stream());
-      CudaGainObserver& observer = *memory_->observer;
+      CudaGainObserver<T>& observer = *memory_->observer;
       observer.set_zero(pass.stream());
       observer.sum_matrices(sums_of_matrices);
       GainGradients sums;
@@ -183,7 +188,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   double divergence(int64_t first, int64_t count) override {
     keep_teacher(first, count);
-    return with_pass([&](CudaGradientPass& pass) {
+    return with_pass([&](CudaGradientPass<T>& pass) {
       return sum_over_batches(pass, first, count,
                               [&](const CudaTargetRows& teacher) { return pass.forward_loss(teacher); });
     });
@@ -216,26 +221,27 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
  private:
   // All that lies in device memory, made and freed with the device current.
   struct Memory {
-    Memory(const Weights& weights, std::unique_ptr<CudaTeacher> kept, std::unique_ptr<const FloatWeights> of_teacher)
+    Memory(const Weights& weights, std::unique_ptr<CudaTeacher<T>> kept, std::unique_ptr<const PassWeights> of_teacher)
         : teacher(std::move(kept)),
           teacher_weights(std::move(of_teacher)),
           base(weights, {}, cuda_plain_options(sizeof(float))),
-          student(weights, {}, cuda_plain_options(sizeof(float))),
+          student(weights, {}, cuda_plain_options(sizeof(T))),
           gains(rows_of_matrices(*weights.network), "gains"),
           vectors(*weights.network) {}
     void reset_pass() {
       observer.reset();
       pass.reset();
     }
-    std::unique_ptr<CudaTeacher> teacher;
-    std::unique_ptr<const FloatWeights> teacher_weights;  // null where all sequences are kept
-    FloatWeights base, student;
+    std::unique_ptr<CudaTeacher<T>> teacher;
+    std::unique_ptr<const PassWeights> teacher_weights;  // null where all sequences are kept
+    FloatWeights base;  // to change, and to make the student of
+    PassWeights student;
     DeviceArray<float> gains;  // of matrices that are made anew, one after the other
     CudaVectorSums vectors;
     DeviceArray<Token> next;  // of a batch, where it counts
     std::optional<CudaMatrixGradients> gradients;
-    std::unique_ptr<CudaGradientPass> pass;
-    std::optional<CudaGainObserver> observer;  // of the pass
+    std::unique_ptr<CudaGradientPass<T>> pass;
+    std::optional<CudaGainObserver<T>> observer;  // of the pass
   };
 
   int64_t positions() const { return sequences_.length - 1; }
@@ -256,8 +262,12 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     CudaStream stream;
     const float* at = memory_->gains.data();
     for (auto& [id, gains] : wanted) {
-      const CudaMatrix<float>&from = memory_->base.matrix(id), &to = memory_->student.matrix(id);
-      launch_rows(std::ssize(gains), ScaleRows{from.data.data(), at, from.columns, to.data.data()}, stream);
+      const CudaMatrix<float>& from = memory_->base.matrix(id);
+      const CudaMatrix<T>& to = memory_->student.matrix(id);
+      launch_rows(
+          std::ssize(gains),
+          ScaleRows<T>{from.data.data(), at, network_->matrix(id).columns, from.columns, to.columns, to.data.data()},
+          stream);
       at += gains.size();
       gains_[id] = std::move(gains);
     }
@@ -265,10 +275,10 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   }
 
   // Of as many sequences from `first` on as are kept.
-  void read_teacher(const FloatWeights& weights, int64_t first, CudaTeacher& kept) {
+  void read_teacher(const PassWeights& weights, int64_t first, CudaTeacher<T>& kept) {
     const int64_t count = std::min(kept_count_, sequences_.count - first);
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass pass(weights, kTeacher, sequences_.length, batch, positions(), arithmetic_);
+      CudaGradientPass<T> pass(weights, kTeacher, sequences_.length, batch, positions());
       for (int64_t s = 0; s < count; s += batch) {
         const BatchShape shape{std::min(batch, count - s), positions()};
         pass.forward(tokens(first + s), sequences_.length, shape);
@@ -305,15 +315,15 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   // Calls the body with the student's pass, on its device and with batches as large as its memory allows.
   template <typename Body>
-  std::invoke_result_t<Body, CudaGradientPass&> with_pass(const Body& body) {
+  std::invoke_result_t<Body, CudaGradientPass<T>&> with_pass(const Body& body) {
     DeviceScope scope(ordinal_);
     return with_smaller_batches(batch_, [&](int64_t batch) {
-      std::unique_ptr<CudaGradientPass>& pass = memory_->pass;
+      std::unique_ptr<CudaGradientPass<T>>& pass = memory_->pass;
       if (batch != batch_) memory_->reset_pass();  // with its memory
       batch_ = batch;
       if (!pass) {
-        pass = std::make_unique<CudaGradientPass>(memory_->student, student_options(options_), sequences_.length,
-                                                  batch_, positions(), arithmetic_);
+        pass = std::make_unique<CudaGradientPass<T>>(memory_->student, student_options(options_), sequences_.length,
+                                                     batch_, positions());
         memory_->observer.emplace(memory_->student, *pass);
       }
       return body(*pass);
@@ -322,7 +332,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   // Forward passes over sequences [first, first + count); the sum of what `loss` says of each batch after its own.
   template <typename Loss>
-  double sum_over_batches(CudaGradientPass& pass, int64_t first, int64_t count, const Loss& loss) const {
+  double sum_over_batches(CudaGradientPass<T>& pass, int64_t first, int64_t count, const Loss& loss) const {
     double sum = 0;
     for (int64_t s = first; s < first + count; s += batch_) {
       const BatchShape batch{std::min(batch_, first + count - s), positions()};
@@ -336,7 +346,6 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   std::shared_ptr<const Network> network_;
   int ordinal_;
   const TokenSequences& sequences_;
-  ProductArithmetic arithmetic_;
   const DivergenceOptions options_;
   Weights small_host_;                   // without matrices
   int64_t first_kept_ = 0, kept_count_;  // of the teacher's sequences
@@ -352,25 +361,28 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
 MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
                            int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& divergence) {
-  const ProductArithmetic arithmetic = gradient_arithmetic(numerics);
+  auto allocate = [&]<typename T>(T*, int64_t batch) {
+    using PassWeights = CudaNetworkWeights<T>;
+    const FusionOptions options = cuda_plain_options(sizeof(T));
+    // The teacher's pass, which takes less, has gone by then, and its weights where it is not asked again.
+    const FloatWeights base(network, {}, cuda_plain_options(sizeof(float)));
+    const PassWeights student(network, {}, options);
+    const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
+    std::optional<PassWeights> teacher;
+    if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
+    const CudaTeacher<T> kept(*network, student, of_teacher, length - 1, batch);
+    CudaGradientPass<T> pass(student, student_options(divergence), length, batch, length - 1);
+    const DeviceArray<float> gains(rows_of_matrices(*network), "gains");
+    const CudaVectorSums vectors(*network);
+    std::optional<CudaMatrixGradients> gradients;
+    if (!divergence.summed.empty())
+      gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1}, divergence.adds);
+    CudaGainObserver<T>(student, pass).reserve_lookups(batch * (length - 1));
+  };
   const int64_t most = std::min(sequences, gradient_batch(length));
   return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
-    return counted_allocations([&] {
-      const FusionOptions options = cuda_plain_options(sizeof(float));
-      // The teacher's pass, which takes less, has gone by then, and its weights where it is not asked again.
-      const FloatWeights base(network, {}, options), student(network, {}, options);
-      const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
-      std::optional<FloatWeights> teacher;
-      if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
-      const CudaTeacher kept(*network, base, of_teacher, length - 1, batch, arithmetic);
-      CudaGradientPass pass(student, student_options(divergence), length, batch, length - 1, arithmetic);
-      const DeviceArray<float> gains(rows_of_matrices(*network), "gains");
-      const CudaVectorSums vectors(*network);
-      std::optional<CudaMatrixGradients> gradients;
-      if (!divergence.summed.empty())
-        gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1}, divergence.adds);
-      CudaGainObserver(student, pass).reserve_lookups(batch * (length - 1));
-    });
+    return counted_allocations(
+        [&] { with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
   });
 }
 
@@ -382,8 +394,9 @@ std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weig
   const int64_t batch =
       plan_divergence(student->network, numerics, sequences.length, sequences.count, usable_memory(place), options)
           .batch;
-  return std::make_unique<CudaDivergence>(*teacher, *student, sequences, place.ordinal, batch,
-                                          gradient_arithmetic(numerics), options, progress);
+  return with_gradient_type(numerics, [&]<typename T>(T*) -> std::unique_ptr<DevicePass> {
+    return std::make_unique<CudaDivergence<T>>(*teacher, *student, sequences, place.ordinal, batch, options, progress);
+  });
 }
 
 }  // namespace thimble

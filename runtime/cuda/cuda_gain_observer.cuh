@@ -13,23 +13,27 @@
 
 namespace thimble {
 
+template <typename T>
 struct LookUpRows {
-  const float* table;
+  const T* table;
   int64_t stride;
   const int32_t* rows;
-  CudaView out;
+  BasicCudaView<T> out;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float* from = table + rows[row] * stride;
+    const T* from = table + rows[row] * stride;
     for (int64_t c = lane; c < out.columns; c += 32) out.data[row * out.stride + c] = from[c];
   }
 };
 
 // Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
 // head those of what is looked up, by columns. Not initialised.
-class CudaGainObserver final : public CudaGradientObserver {
+template <typename T>
+class CudaGainObserver final : public CudaGradientObserver<T> {
  public:
-  CudaGainObserver(const CudaNetworkWeights<float>& student, CudaGradientPass& pass)
+  using typename CudaGradientObserver<T>::ConstView;
+
+  CudaGainObserver(const CudaNetworkWeights<T>& student, CudaGradientPass<T>& pass)
       : student_(student),
         network_(student.network()),
         pass_(pass),
@@ -48,11 +52,15 @@ class CudaGainObserver final : public CudaGradientObserver {
   // Where gradients by matrices go from now on; null: nowhere.
   void sum_matrices(CudaMatrixGradients* matrices) { matrices_ = matrices; }
 
-  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
-                          const BatchShape& batch, cudaStream_t stream) override {
+  void on_output_gradient(const std::string& weight, ConstView gradient, ConstView output, const BatchShape& batch,
+                          cudaStream_t stream) override {
     pass_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
   }
-  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+  void on_head_gradient(const std::string& weight, ConstView gradient, ConstCudaView output, const BatchShape& batch,
+                        cudaStream_t stream) override {
+    pass_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
+  }
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstView gradient,
                           const BatchShape& batch, cudaStream_t stream) override {
     if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, stream);
     if (table != head_name_) return;
@@ -60,14 +68,14 @@ class CudaGainObserver final : public CudaGradientObserver {
     check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
     check_cuda(cudaStreamSynchronize(stream));  // the caller's list goes
     looked_up_.resize(gradient.rows, gradient.columns);
-    const CudaMatrix<float>& from = student_.matrix(network_.head.weight);
-    launch_rows(gradient.rows, LookUpRows{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
-    pass_.column_dots().add(gradient, looked_up_, batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+    const CudaMatrix<T>& from = student_.matrix(network_.head.weight);
+    launch_rows(gradient.rows, LookUpRows<T>{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
+    pass_.column_dots().add(gradient, ConstView(looked_up_), batch, sums_.data() + places_.at(kLookup).first, {}, stream);
   }
 
-  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
-                          const BatchShape& batch, cudaStream_t stream) override {
-    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, pass_.products(), stream);
+  void on_linear_gradient(const std::string& weight, ConstView gradient, ConstView input, const BatchShape& batch,
+                          cudaStream_t stream) override {
+    if (matrices_) matrices_->add_products(network_.id_of(weight), gradient, input, batch, stream);
   }
 
   void set_zero(cudaStream_t stream) { sums_.fill_bytes(0, stream); }
@@ -102,15 +110,15 @@ class CudaGainObserver final : public CudaGradientObserver {
   struct Place {
     int64_t first = 0, columns = 0;
   };
-  const CudaNetworkWeights<float>& student_;
+  const CudaNetworkWeights<T>& student_;
   const Network& network_;
-  CudaGradientPass& pass_;
+  CudaGradientPass<T>& pass_;
   CudaMatrixGradients* matrices_ = nullptr;
   std::string head_name_;
   std::map<std::string, Place> places_;
   DeviceArray<double> sums_;
   DeviceArray<int32_t> rows_;
-  CudaFloatMatrix looked_up_;
+  BasicCudaMatrix<T> looked_up_;
 };
 
 }  // namespace thimble

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <numeric>
 
+#include "runtime/cuda/cuda_gradient_products.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/ops/logit_pieces.h"
 
@@ -25,13 +26,15 @@ struct SoftcapRows {
 };
 
 // rows x V = hidden w^T.
-void multiply_head(ConstCudaView hidden, const CudaMatrix<float>& head, CudaGradientProducts& products, CudaView out,
-                   cudaStream_t stream) {
-  products.multiply(ProductForm::kNT, hidden, {head.data.data(), out.columns, hidden.columns, head.columns}, out,
-                    /*add=*/false, /*batch=*/1, stream);
+template <typename T>
+void multiply_head(BasicCudaView<const T> hidden, const CudaMatrix<T>& head, CudaView out, cudaStream_t stream) {
+  launch_gradient_product(ProductForm::kNT, BasicProductInput<T>(hidden),
+                          BasicProductInput<T>(head.data.data(), out.columns, hidden.columns, head.columns),
+                          ProductOutput(out), /*add=*/false, /*batch=*/1, stream);
 }
 
-CudaView rows_of(CudaView x, int64_t first, int64_t rows) {
+template <typename T>
+BasicCudaView<T> rows_of(BasicCudaView<T> x, int64_t first, int64_t rows) {
   return {x.data + first * x.stride, rows, x.columns, x.stride};
 }
 
@@ -41,25 +44,18 @@ BatchShape largest_piece(int64_t vocabulary, int64_t sequences, int64_t position
   return {std::clamp<int64_t>(most / positions, 1, sequences), std::min(most, positions)};
 }
 
-std::vector<op::Attention> attention_shapes(const Network& network) {
-  std::vector<op::Attention> shapes;
-  for (const Node& node : network.nodes)
-    if (const auto* attention = std::get_if<op::Attention>(&node.operation)) shapes.push_back(*attention);
-  return shapes;
-}
-
-// With the room that all layers take, one after the other.
-CudaFloatAttention make_attention(const Network& network, const BatchShape& batch, ProductArithmetic arithmetic) {
-  CudaFloatAttention attention(arithmetic);
-  attention.reserve(attention_shapes(network), batch);
-  return attention;
+template <typename Body>
+void for_each_attention(const Network& network, const Body& body) {
+  for (size_t i = 0; i < network.nodes.size(); ++i)
+    if (const auto* attention = std::get_if<op::Attention>(&network.nodes[i].operation)) body(i, *attention);
 }
 
 // The caller's options, and what this pass's attention asks for.
-PassOptions with_attention_outputs(PassOptions options, const Network& network, ProductArithmetic arithmetic) {
-  const CudaFloatAttention attention(arithmetic);
-  options.reads_attention_outputs = std::ranges::any_of(
-      attention_shapes(network), [&](const op::Attention& shape) { return attention.keeps_scores_on_chip(shape); });
+template <typename T>
+PassOptions with_attention_outputs(PassOptions options, const Network& network) {
+  for_each_attention(network, [&](size_t, const op::Attention& shape) {
+    if (!std::is_same_v<T, float> && CudaBf16Attention::reads_outputs(shape)) options.reads_attention_outputs = true;
+  });
   return options;
 }
 
@@ -82,20 +78,15 @@ VectorGradients CudaVectorSums::read(std::span<const std::vector<float>> vectors
   return vector_gradients(network_, vectors, sums);
 }
 
-CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options,
-                                   int64_t context, int64_t sequences, int64_t positions, ProductArithmetic arithmetic)
+template <typename T>
+CudaGradientPass<T>::CudaGradientPass(const CudaNetworkWeights<T>& weights, const PassOptions& options, int64_t context,
+                                      int64_t sequences, int64_t positions)
     : weights_(weights),
       network_(weights.network()),
-      options_(with_attention_outputs(options, network_, arithmetic)),
+      options_(with_attention_outputs<T>(options, network_)),
       plan_(plan_pass(network_, options_)),
-      products_(arithmetic),
       context_(context),
-      rounds_([this](ConstCudaView out) {
-        const bool is_next = out.data == next_left_.data && out.columns == next_left_.columns;
-        return is_next ? products_.round_ahead(out) : RoundedRows();
-      }),
-      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false, &products_, &rounds_),
-      attention_(make_attention(network_, {sequences, positions}, arithmetic)),
+      runner_(weights, rotaries_, /*rows=*/0, /*stepping=*/false),
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
       zero_(1) {
@@ -106,66 +97,50 @@ CudaGradientPass::CudaGradientPass(const CudaNetworkWeights<float>& weights, con
   for (int64_t width : plan_.slot_widths) slots_.emplace_back(rows * round_up(width, multiple), "activations");
   const BatchShape piece = largest_piece(network_.vocabulary(), sequences, positions);
   // Windows may be shorter, and then more of them fill a piece.
-  logits_ = DeviceArray<float>(std::min(rows, logit_rows(network_.vocabulary())) * network_.vocabulary(), "logits");
-  if (options.reads_linear_outputs) dlogits_ = DeviceArray<float>(logits_.count(), "logits");
-  reserve_products(rows);
-  for (size_t i = 0; i < network_.nodes.size(); ++i)
-    if (const auto* attention = std::get_if<op::Attention>(&network_.nodes[i].operation))
-      attention_of_[i].reserve(*attention, {sequences, positions});
+  const int64_t most_logit_rows = std::min(rows, logit_rows(network_.vocabulary()));
+  logits_ = DeviceArray<float>(most_logit_rows * network_.vocabulary(), "logits");
+  if (options.reads_linear_outputs || !std::is_same_v<T, float>)
+    dlogits_ = DeviceArray<T>(most_logit_rows * round_up(network_.vocabulary(), multiple), "logits");
+  for_each_attention(network_, [&](size_t node, const op::Attention& shape) {
+    attention_.reserve(shape, {sequences, positions});
+    if constexpr (!std::is_same_v<T, float>) attention_of_[node].reserve(shape, {sequences, positions});
+  });
   dots_.reserve({sequences, positions}, widest_value(network_));
   dots_.reserve(piece, network_.vocabulary());
   if (options.has_vector_gradients || options.reads_linear_outputs) {
     const int64_t widest = widest_value(network_);
-    for (DeviceArray<float>& scratch : scratch_) scratch = DeviceArray<float>(rows * round_up(widest, multiple));
-    ones_ = DeviceArray<float>(std::span<const float>(std::vector<float>(static_cast<size_t>(widest), 1.0f)));
+    for (DeviceArray<T>& scratch : scratch_) scratch = DeviceArray<T>(rows * round_up(widest, multiple));
+    ones_ = DeviceArray<T>(std::span<const T>(std::vector<T>(static_cast<size_t>(widest), T(1.0f))));
   }
   zero_.fill_zero();
 }
 
-void CudaGradientPass::reserve_products(int64_t rows) {
-  auto reserve = [&](int64_t batch_rows, const MatrixUse& use) {
-    products_.reserve(ProductForm::kNN, {batch_rows, std::max(use.rows, use.columns)}, {use.rows, use.columns});
-    if (options_.reads_linear_inputs)
-      products_.reserve(ProductForm::kTN, {batch_rows, use.rows}, {batch_rows, use.columns});
-  };
-  for (const Node& node : network_.nodes)
-    if (const auto* linear = std::get_if<op::Linear>(&node.operation)) reserve(rows, network_.matrix(linear->weight));
-  reserve(logits_.count() / network_.vocabulary(), network_.matrix(network_.head.weight));
-}
-
-CudaView CudaGradientPass::view(const Place& place) const {
+template <typename T>
+BasicCudaView<T> CudaGradientPass<T>::view(const Place& place) const {
   const int64_t stride = round_up(place.stride, weights_.fusion().options.column_multiple);
   return {slots_[static_cast<size_t>(place.slot)].data() + place.first_column, batch_.rows(), place.width, stride};
 }
 
-void CudaGradientPass::overwrite(const Place& place) {
-  if (!place) return;
-  const DeviceArray<float>& slot = slots_[static_cast<size_t>(place.slot)];
-  products_.forget(slot.data(), slot.count());
+template <typename T>
+void CudaGradientPass<T>::attend(const Instruction& instruction, const op::Attention& shape) {
+  const ConstView q = view(instruction.inputs[0]), k = view(instruction.inputs[1]), v = view(instruction.inputs[2]);
+  const View y = view(instruction.output);
+  if constexpr (std::is_same_v<T, float>)
+    attention_.forward(q, k, v, shape, batch_, y, stream_);
+  else
+    attention_.forward(q, k, v, shape, batch_, attention_of_.at(instruction.node), y, stream_);
 }
 
-void CudaGradientPass::expect_product(std::span<const Instruction> instructions, size_t at) {
-  next_left_ = {};
-  for (const Instruction& next : instructions.subspan(at + 1)) {
-    if (!std::holds_alternative<op::Linear>(network_.nodes[next.node].operation)) continue;
-    next_left_ = view(next.kind == Instruction::Kind::kForward ? next.inputs[0] : next.output_gradient);
-    return;
-  }
-}
-
-void CudaGradientPass::run(const Instruction& instruction) {
+template <typename T>
+void CudaGradientPass<T>::run(const Instruction& instruction) {
   const Node& node = network_.nodes[instruction.node];
   if (std::holds_alternative<op::Columns>(node.operation)) return;  // a view
-  overwrite(instruction.output);
-  if (const auto* attention = std::get_if<op::Attention>(&node.operation))
-    return attention_.forward(view(instruction.inputs[0]), view(instruction.inputs[1]), view(instruction.inputs[2]),
-                              *attention, batch_, attention_of_.at(instruction.node), view(instruction.output),
-                              stream_);
+  if (const auto* attention = std::get_if<op::Attention>(&node.operation)) return attend(instruction, *attention);
   auto rows = [&](const Place& place) {
-    const CudaView at = view(place);
-    return NodeRows<float>{at.data, at.rows, at.columns, at.stride, at.columns};
+    const View at = view(place);
+    return NodeRows<T>{at.data, at.rows, at.columns, at.stride, at.columns};
   };
-  std::vector<NodeRows<float>> inputs;
+  std::vector<NodeRows<T>> inputs;
   for (const Place& input : instruction.inputs) inputs.push_back(rows(input));
   const CudaBatch batch{{device_tokens_.data(), batch_.positions},
                         static_cast<int>(batch_.sequences),
@@ -175,7 +150,8 @@ void CudaGradientPass::run(const Instruction& instruction) {
   runner_.run(node, inputs, rows(instruction.output), batch, nullptr, stream_);
 }
 
-void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch) {
+template <typename T>
+void CudaGradientPass<T>::forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch) {
   assert(batch.first_position == 0 && batch.positions <= context_ && batch.rows() <= device_tokens_.count());
   batch_ = batch;
   tokens_ = {{}, {}, batch};
@@ -187,23 +163,20 @@ void CudaGradientPass::forward(std::span<const Token> tokens, int64_t stride, co
   }
   check_cuda(cudaMemcpyAsync(device_tokens_.data(), tokens_.tokens.data(), tokens_.tokens.size() * sizeof(Token),
                              cudaMemcpyHostToDevice, stream_));
-  stream_.wait();      // the list may change after this
-  products_.forget();  // weights may have changed
-  for (size_t i = 0; i < plan_.forward.size(); ++i) {
-    expect_product(plan_.forward, i);
-    run(plan_.forward[i]);
-  }
+  stream_.wait();  // the list may change after this
+  for (const Instruction& instruction : plan_.forward) run(instruction);
 }
 
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,
-                   CudaView out, cudaStream_t stream) {
-  products.forget();
-  multiply_head(hidden, head, products, out, stream);
+template <typename T>
+void launch_logits(BasicCudaView<const T> hidden, const CudaMatrix<T>& head, float softcap, CudaView out,
+                   cudaStream_t stream) {
+  multiply_head(hidden, head, out, stream);
   if (softcap != 0) launch_rows(out.rows, SoftcapRows{out, softcap}, stream);
 }
 
+template <typename T>
 template <typename Body>
-void CudaGradientPass::for_each_piece(const Body& body) const {
+void CudaGradientPass<T>::for_each_piece(const Body& body) const {
   const BatchShape most = largest_piece(network_.vocabulary(), batch_.sequences, batch_.positions);
   for (int64_t s = 0; s < batch_.sequences; s += most.sequences)
     for (int64_t p = 0; p < batch_.positions; p += most.positions)
@@ -211,34 +184,42 @@ void CudaGradientPass::for_each_piece(const Body& body) const {
                                                 std::min(most.positions, batch_.positions - p), p});
 }
 
-CudaView CudaGradientPass::make_logits(int64_t first_row, int64_t rows) {
-  products_.forget();  // of the piece before
+template <typename T>
+CudaView CudaGradientPass<T>::make_logits(int64_t first_row, int64_t rows) {
   const CudaView out{logits_.data(), rows, network_.vocabulary()};
-  multiply_head(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), products_, out,
-                stream_);
+  multiply_head<T>(rows_of(view(plan_.hidden), first_row, rows), weights_.matrix(network_.head.weight), out, stream_);
   return out;
 }
 
-void CudaGradientPass::backward_head(const CudaTargetRows& targets, CudaGradientObserver& observer) {
+template <typename T>
+BasicCudaView<T> CudaGradientPass<T>::logit_gradient(CudaView logits) {
+  if constexpr (std::is_same_v<T, float>)
+    if (dlogits_.count() == 0) return logits;
+  return {dlogits_.data(), logits.rows, logits.columns,
+          round_up(logits.columns, weights_.fusion().options.column_multiple)};
+}
+
+template <typename T>
+void CudaGradientPass<T>::backward_head(const CudaTargetRows& targets, CudaGradientObserver<T>& observer) {
   const MatrixUse& use = network_.matrix(network_.head.weight);
-  const CudaMatrix<float>& head = weights_.matrix(network_.head.weight);
+  const CudaMatrix<T>& head = weights_.matrix(network_.head.weight);
   for_each_piece([&](int64_t first, const BatchShape& piece) {
     const CudaView logits = make_logits(first, piece.rows());
-    const bool keeps_logits = dlogits_.count() > 0;
-    const CudaView gradient = keeps_logits ? CudaView{dlogits_.data(), logits.rows, logits.columns} : logits;
-    launch_loss_backward(logits, network_.head.softcap, targets(first, logits.rows, stream_), gradient,
+    const View gradient = logit_gradient(logits);
+    launch_loss_backward(ConstCudaView(logits), network_.head.softcap, targets(first, logits.rows, stream_), gradient,
                          losses_.data() + first, stream_);
-    observer.on_output_gradient(use.name, gradient, keeps_logits ? ConstCudaView(logits) : ConstCudaView(), piece,
-                                stream_);
+    observer.on_head_gradient(use.name, gradient, options_.reads_linear_outputs ? logits : CudaView(), piece, stream_);
     if (options_.reads_linear_inputs)
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
-    products_.multiply(ProductForm::kNN, ConstCudaView(gradient),
-                       ConstCudaView(head.data.data(), use.rows, use.columns, head.columns),
-                       rows_of(view(plan_.hidden_gradient), first, logits.rows), /*add=*/false, /*batch=*/1, stream_);
+    launch_gradient_product(ProductForm::kNN, BasicProductInput<T>(gradient),
+                            BasicProductInput<T>(head.data.data(), use.rows, use.columns, head.columns),
+                            BasicProductOutput<T>(rows_of(view(plan_.hidden_gradient), first, logits.rows)),
+                            /*add=*/false, /*batch=*/1, stream_);
   });
 }
 
-double CudaGradientPass::loss() const {
+template <typename T>
+double CudaGradientPass<T>::loss() const {
   std::vector<float> losses(static_cast<size_t>(batch_.rows()));
   check_cuda(
       cudaMemcpyAsync(losses.data(), losses_.data(), losses.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_));
@@ -246,13 +227,21 @@ double CudaGradientPass::loss() const {
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-double CudaGradientPass::forward_loss(const CudaTargetRows& targets) {
+template <typename T>
+double CudaGradientPass<T>::forward_loss(const CudaTargetRows& targets) {
   for_each_piece([&](int64_t first, const BatchShape& piece) {
     const CudaView logits = make_logits(first, piece.rows());
-    launch_loss_backward(logits, network_.head.softcap, targets(first, logits.rows, stream_), logits,
+    launch_loss_backward(ConstCudaView(logits), network_.head.softcap, targets(first, logits.rows, stream_), logits,
                          losses_.data() + first, stream_);
   });
   return loss();
 }
+
+#define THIMBLE_INSTANTIATE(T)                                                                                  \
+  template class CudaGradientPass<T>;                                                                           \
+  template void launch_logits(BasicCudaView<const T>, const CudaMatrix<T>&, float, CudaView, cudaStream_t);
+THIMBLE_INSTANTIATE(float)
+THIMBLE_INSTANTIATE(__nv_bfloat16)
+#undef THIMBLE_INSTANTIATE
 
 }  // namespace thimble

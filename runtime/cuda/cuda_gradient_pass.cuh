@@ -1,5 +1,6 @@
-// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device, in float32 but
-// for products, whose arithmetic is chosen: the instructions of a PassPlan, as CpuPass runs them window by window. A
+// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device: the instructions of
+// a PassPlan, as CpuPass runs them window by window. T is what weights, values and gradients are stored as: float, with
+// products in float32, or __nv_bfloat16, with products on tensor cores; logits and all sums are float32 or more. A
 // window's gradients are the same bits whatever other windows share the batch.
 #pragma once
 
@@ -8,11 +9,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 #include "runtime/cuda/cuda_node_runner.cuh"
-#include "runtime/cuda/kernels/attention/cuda_float_attention.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention.cuh"
 #include "runtime/cuda/kernels/cuda_column_dots.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
 #include "runtime/ops/token_batch.h"
@@ -22,22 +24,34 @@ namespace thimble {
 
 // GradientObserver for matrices in device memory, one row per position of the batch's windows, window after window.
 // Work that is enqueued on `stream` during the call may read them.
+template <typename T>
 class CudaGradientObserver {
  public:
+  using ConstView = BasicCudaView<const T>;
+
   virtual ~CudaGradientObserver() = default;
   // `output`: what the matrix gave, y = W x, before anything else was done to it; empty unless the pass keeps outputs.
-  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r]. The output head's come
-  // in pieces (logit_pieces.h), in order, whose positions `batch` tells.
-  virtual void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output,
+  // So the gradient by the logarithm of a gain of row r is sum_p gradient[p][r] * output[p][r].
+  virtual void on_output_gradient(const std::string& weight, ConstView gradient, ConstView output,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
+  // The output head's, in pieces (logit_pieces.h), in order, whose positions `batch` tells; outputs before the softcap.
+  virtual void on_head_gradient(const std::string& weight, ConstView gradient, ConstCudaView output,
+                                const BatchShape& batch, cudaStream_t stream) = 0;
   // `rows` lie in host memory.
-  virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+  virtual void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstView gradient,
                                   const BatchShape& batch, cudaStream_t stream) = 0;
-  // Only where the pass reads inputs of products (PassOptions): after on_output_gradient(), with the same `gradient`
-  // (rows, N), and `input` (rows, K), which matrix `weight` (N, K) multiplied.
-  virtual void on_linear_gradient(const std::string& /*weight*/, ConstCudaView /*gradient*/, ConstCudaView /*input*/,
+  // Only where the pass reads inputs of products (PassOptions): after on_output_gradient() or on_head_gradient(), with
+  // the same `gradient` (rows, N), and `input` (rows, K), which matrix `weight` (N, K) multiplied.
+  virtual void on_linear_gradient(const std::string& /*weight*/, ConstView /*gradient*/, ConstView /*input*/,
                                   const BatchShape& /*batch*/, cudaStream_t /*stream*/) {}
 };
+
+// Calls body(static_cast<T*>(nullptr)) for what gradient passes in this mode store.
+template <typename Body>
+auto with_gradient_type(Numerics numerics, const Body& body) {
+  if (gradient_arithmetic(numerics) == ProductArithmetic::kBf16) return body(static_cast<__nv_bfloat16*>(nullptr));
+  return body(static_cast<float*>(nullptr));
+}
 
 // What the model should have predicted at rows [first_row, first_row + rows) of the batch that runs, in device memory
 // until the next call. What making it takes is enqueued on `stream`.
@@ -49,8 +63,9 @@ inline CudaTargetRows next_token_targets(const int32_t* tokens) {
 }
 
 // Softcapped logits (rows, V) of the head's input (rows, D).
-void launch_logits(ConstCudaView hidden, const CudaMatrix<float>& head, float softcap, CudaGradientProducts& products,
-                   CudaView out, cudaStream_t stream);
+template <typename T>
+void launch_logits(BasicCudaView<const T> hidden, const CudaMatrix<T>& head, float softcap, CudaView out,
+                   cudaStream_t stream);
 
 // The sums of vector_sums.h in device memory, over any number of backward passes.
 class CudaVectorSums {
@@ -73,70 +88,74 @@ class CudaVectorSums {
   DeviceArray<double> sums_;
 };
 
+template <typename T>
+class CudaTranspose;
+
+template <typename T>
 class CudaGradientPass {
  public:
+  using View = BasicCudaView<T>;
+  using ConstView = BasicCudaView<const T>;
+
   // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
   // object. options.has_backward is true.
-  CudaGradientPass(const CudaNetworkWeights<float>& weights, const PassOptions& options, int64_t context,
-                   int64_t sequences, int64_t positions, ProductArithmetic arithmetic = ProductArithmetic::kFloat32);
+  CudaGradientPass(const CudaNetworkWeights<T>& weights, const PassOptions& options, int64_t context,
+                   int64_t sequences, int64_t positions);
   CudaGradientPass(const CudaGradientPass&) = delete;
   CudaGradientPass& operator=(const CudaGradientPass&) = delete;
 
   // The first batch.positions tokens of windows that begin every `stride` tokens. What the windows give stays until the
   // next forward().
   void forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch);
-  ConstCudaView head_input() const { return view(plan_.hidden); }  // (rows, D)
+  ConstView head_input() const { return view(plan_.hidden); }  // (rows, D)
   // After forward(), once: that overwrites some of it. `vectors` may be null, else gradients are added to it. Returns
   // without waiting.
-  void backward(const CudaTargetRows& targets, CudaGradientObserver& observer, CudaVectorSums* vectors);
+  void backward(const CudaTargetRows& targets, CudaGradientObserver<T>& observer, CudaVectorSums* vectors);
   // The loss after forward(), in nats, summed over its rows, without a backward pass. Waits.
   double forward_loss(const CudaTargetRows& targets);
   // The loss of the last backward(), in nats, summed over its rows. Waits for it.
   double loss() const;
 
-  // Their memory may serve the observer too; products of what it is shown find factors rounded.
+  // Their memory may serve the observer too.
   CudaColumnDots& column_dots() { return dots_; }
-  CudaGradientProducts& products() { return products_; }
   cudaStream_t stream() const { return stream_; }
-  const CudaNetworkWeights<float>& weights() const { return weights_; }
+  const CudaNetworkWeights<T>& weights() const { return weights_; }
 
  private:
-  friend class CudaTranspose;
+  friend class CudaTranspose<T>;
+  using Attention = std::conditional_t<std::is_same_v<T, float>, CudaFloatAttention, CudaBf16Attention>;
 
-  void reserve_products(int64_t rows);  // of a batch
   void run(const Instruction& instruction);
-  CudaView view(const Place& place) const;
-  // Before an instruction writes there: rounded factors that lie in its slot are no longer what they were.
-  void overwrite(const Place& place);
-  // Before instruction `at` of a list: what the next product after it has on its left may be rounded as it is written.
-  void expect_product(std::span<const Instruction> instructions, size_t at);
+  void attend(const Instruction& instruction, const op::Attention& shape);
+  View view(const Place& place) const;
   // body(first row, piece) for each piece of the batch's logits: as many of its windows as fit, or so many positions of
   // one, so that a window is cut alike in any batch.
   template <typename Body>
   void for_each_piece(const Body& body) const;
   // What the head gives at these rows, before the softcap.
   CudaView make_logits(int64_t first_row, int64_t rows);
+  // Where their gradient goes.
+  View logit_gradient(CudaView logits);
   // Losses, their gradients, and through the head to that of its input.
-  void backward_head(const CudaTargetRows& targets, CudaGradientObserver& observer);
+  void backward_head(const CudaTargetRows& targets, CudaGradientObserver<T>& observer);
 
-  const CudaNetworkWeights<float>& weights_;
+  const CudaNetworkWeights<T>& weights_;
   const Network& network_;
   PassOptions options_;
   PassPlan plan_;
-  CudaGradientProducts products_;
   int64_t context_;
   CudaStream stream_;
   std::vector<DeviceArray<float2>> rotaries_;
-  std::vector<DeviceArray<float>> slots_;
-  ConstCudaView next_left_;  // what expect_product() found
-  const RoundsRows rounds_;  // of who writes just that
-  CudaNodeRunner<float> runner_;
-  CudaFloatAttention attention_;
-  std::map<size_t, CudaAttentionSums> attention_of_;  // by node
-  CudaFloatMatrix attention_sums_[3];                 // gradients that are added to others; no family needs them
+  std::vector<DeviceArray<T>> slots_;
+  CudaNodeRunner<T> runner_;
+  Attention attention_;
+  std::map<size_t, CudaAttentionSums> attention_of_;  // by node, where attention leaves any
+  BasicCudaMatrix<T> attention_sums_[3];              // gradients that are added to others; no family needs them
   CudaColumnDots dots_;
-  DeviceArray<float> logits_, dlogits_;  // of a piece; the second where observers see outputs, else they take one place
-  DeviceArray<float> losses_, scratch_[2], ones_;
+  DeviceArray<float> logits_;  // of a piece
+  DeviceArray<T> dlogits_;     // empty where they take the logits' place: of float, where no observer sees outputs
+  DeviceArray<float> losses_;
+  DeviceArray<T> scratch_[2], ones_;
   DeviceArray<Token> device_tokens_;
   DeviceArray<int> zero_;
   // Of the batch that runs.

@@ -7,34 +7,34 @@
 namespace thimble {
 namespace {
 
-// Where gradients go: written or added, and rounded to bf16 besides where that is asked for.
-template <int kWidth>
+template <typename T>
+using In = BasicCudaView<const T>;
+
+// Where gradients go: written or added.
+template <typename T, int kWidth>
 struct GradientsOut {
-  CudaView dx;
+  BasicCudaView<T> dx;
   bool adds;
-  RoundedRows rounded;
 
   // Columns of value(Width<kWidth>, column).
   template <typename Value>
   __device__ void write(int64_t row, int lane, const Value& value) const {
-    float* to = dx.data + row * dx.stride;
+    T* to = dx.data + row * dx.stride;
     auto sum = [&](auto width, int64_t c) {
       Columns<kWidth> out = value(width, c);
       if (!adds) return out;
       const auto before = load_columns<kWidth>(to + c);
       return columns_of<kWidth>([&](int i) { return before[i] + out[i]; });
     };
-    map_columns<kWidth>(dx.columns, lane, sum, [&](int64_t c, const Columns<kWidth>& columns) {
-      write_columns(to + c, columns);
-      write_rounded(rounded, row, c, columns);
-    });
+    map_columns<kWidth>(dx.columns, lane, sum,
+                        [&](int64_t c, const Columns<kWidth>& columns) { write_columns(to + c, columns); });
   }
 };
 
 // dx[row] (+)= function(row).
-template <int kWidth, typename Function>
+template <typename T, int kWidth, typename Function>
 struct WriteRows {
-  GradientsOut<kWidth> out;
+  GradientsOut<T, kWidth> out;
   Function function;
 
   __device__ void operator()(int64_t row, int lane) const {
@@ -42,14 +42,18 @@ struct WriteRows {
   }
 };
 
-template <int kWidth>
-__device__ Columns<kWidth> columns_at(const ConstCudaView& x, int64_t row, int64_t column) {
+template <int kWidth, typename T>
+__device__ Columns<kWidth> columns_at(const In<T>& x, int64_t row, int64_t column) {
   return load_columns<kWidth>(x.data + row * x.stride + column);
 }
-bool has_vectors(const ConstCudaView& x) { return has_row_vectors(x.data, x.columns, x.stride); }
+template <typename T>
+bool has_vectors(const BasicCudaView<T>& x) {
+  return has_row_vectors(x.data, x.columns, x.stride);
+}
 
+template <typename T>
 struct Scaled {
-  ConstCudaView dy;
+  In<T> dy;
   const float* scale;  // may be null
   float factor;
   template <int kWidth>
@@ -59,8 +63,9 @@ struct Scaled {
   }
 };
 
+template <typename T>
 struct WithoutBias {
-  ConstCudaView x;
+  In<T> x;
   const float* bias;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
@@ -69,8 +74,9 @@ struct WithoutBias {
   }
 };
 
+template <typename T>
 struct Ungated {
-  ConstCudaView dy;
+  In<T> dy;
   const float *weight, *gate;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
@@ -104,9 +110,10 @@ __device__ float activated_by(Activation activation, float z) {
   return z;
 }
 
+template <typename T>
 struct ActivationBackward {
   Activation activation;
-  ConstCudaView x, dy;
+  In<T> x, dy;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<kWidth>(x, row, c), g = columns_at<kWidth>(dy, row, c);
@@ -114,9 +121,10 @@ struct ActivationBackward {
   }
 };
 
+template <typename T>
 struct GateBackward {
   Activation activation;
-  ConstCudaView x, a, dy;
+  In<T> x, a, dy;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<kWidth>(x, row, c), other = columns_at<kWidth>(a, row, c),
@@ -125,9 +133,10 @@ struct GateBackward {
   }
 };
 
+template <typename T>
 struct GatedBackward {
   Activation activation;
-  ConstCudaView x, dy;
+  In<T> x, dy;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<kWidth>(x, row, c), g = columns_at<kWidth>(dy, row, c);
@@ -135,8 +144,9 @@ struct GatedBackward {
   }
 };
 
+template <typename T>
 struct SmearBackward {
-  ConstCudaView dy;
+  In<T> dy;
   const float* gate;
   int64_t positions;
   template <int kWidth>
@@ -148,8 +158,9 @@ struct SmearBackward {
   }
 };
 
+template <typename T>
 struct SmearDirection {
-  ConstCudaView x;
+  In<T> x;
   int64_t positions;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
@@ -160,12 +171,12 @@ struct SmearDirection {
   }
 };
 
-template <int kWidth>
+template <typename T, int kWidth>
 struct RmsNormBackward {
-  ConstCudaView x, dy;
+  In<T> x, dy;
   const float* gain;  // may be null
   float factor, epsilon;
-  GradientsOut<kWidth> out;
+  GradientsOut<T, kWidth> out;
 
   __device__ void operator()(int64_t row, int lane) const {
     auto g = [&](int64_t c) {
@@ -191,73 +202,80 @@ struct RmsNormBackward {
 struct LayerMoments {
   float mean, inverse;
 
-  __device__ LayerMoments(const float* x, int64_t columns, float epsilon, int lane) {
+  template <typename T>
+  __device__ LayerMoments(const T* x, int64_t columns, float epsilon, int lane) {
     const auto width = static_cast<float>(columns);
-    mean = sum_over_row(columns, lane, [&](int64_t c) { return x[c]; }) / width;
-    const float squares = sum_over_row(columns, lane, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
+    mean = sum_over_row(columns, lane, [&](int64_t c) { return to_float(x[c]); }) / width;
+    const float squares = sum_over_row(columns, lane, [&](int64_t c) {
+      const float v = to_float(x[c]) - mean;
+      return v * v;
+    });
     inverse = 1 / sqrtf(squares / width + epsilon);
   }
 };
 
+template <typename T>
 struct LayerNormBackward {
-  ConstCudaView x, dy;
+  In<T> x, dy;
   const float* weight;
   float epsilon;
-  GradientsOut<1> out;
+  GradientsOut<T, 1> out;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float *from = x.data + row * x.stride, *gradient = dy.data + row * dy.stride;
+    const T *from = x.data + row * x.stride, *gradient = dy.data + row * dy.stride;
     const auto width = static_cast<float>(x.columns);
     const LayerMoments moments(from, x.columns, epsilon, lane);
-    auto g = [&](int64_t c) { return gradient[c] * weight[c]; };
+    auto centred = [&](int64_t c) { return to_float(from[c]) - moments.mean; };
+    auto g = [&](int64_t c) { return to_float(gradient[c]) * weight[c]; };
     const float mean_gradient = sum_over_row(x.columns, lane, g) / width;
-    const float along = sum_over_row(x.columns, lane, [&](int64_t c) { return (from[c] - moments.mean) * g(c); }) *
-                        (moments.inverse / width);
+    const float along =
+        sum_over_row(x.columns, lane, [&](int64_t c) { return centred(c) * g(c); }) * (moments.inverse / width);
     out.write(row, lane, [&](auto, int64_t c) -> Columns<1> {
-      return {{moments.inverse * (g(c) - mean_gradient - (from[c] - moments.mean) * (moments.inverse * along))}};
+      return {{moments.inverse * (g(c) - mean_gradient - centred(c) * (moments.inverse * along))}};
     });
   }
 };
 
+template <typename T>
 struct Normalise {
-  ConstCudaView x;
+  In<T> x;
   float epsilon;
-  CudaView out;
+  BasicCudaView<T> out;
 
   __device__ void operator()(int64_t row, int lane) const {
-    const float* from = x.data + row * x.stride;
+    const T* from = x.data + row * x.stride;
     const LayerMoments moments(from, x.columns, epsilon, lane);
-    store_columns(out.data + row * out.stride, x.columns, lane,
-                  [&](int64_t c) { return (from[c] - moments.mean) * moments.inverse; });
+    store_columns(out.data + row * out.stride, x.columns, lane, [&](int64_t c) {
+      return from_float<T>((to_float(from[c]) - moments.mean) * moments.inverse);
+    });
   }
 };
 
 // Of one position's head a rotating pair's elements may belong to two lanes: all are read before one is written, since
 // dx may be dy.
-template <int kLanes, int kPieces>
+template <typename T, int kLanes, int kPieces>
 struct HeadsBackward {
   HeadRows all;
-  ConstCudaView x, dy;  // x.data null: the rotation alone
+  In<T> x, dy;  // x.data null: the rotation alone
   int positions;
   float epsilon;  // 0: no norm
   const float *norm_gain, *head_gain;
   NodeRotation rotation;
   bool adds;
-  CudaView dx;
-  RoundedRows rounded;
+  BasicCudaView<T> dx;
 
   __device__ void operator()(int64_t warp, int warp_lane) const {
     const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
     const int d = all.head_dim, half = static_cast<int>(rotation.half);
-    const float* gradient = dy.data + lanes.row * dy.stride + lanes.head * d;
-    float* out = dx.data + lanes.row * dx.stride + lanes.head * d;
+    const T* gradient = dy.data + lanes.row * dy.stride + lanes.head * d;
+    T* out = dx.data + lanes.row * dx.stride + lanes.head * d;
     const bool has_gain = norm_gain && epsilon > 0;
     float g[kPieces], values[kPieces];  // before the rotation, by the normed value
-    lanes.for_columns(d, [&](int i, int c) { g[i] = gradient[c]; });
+    lanes.for_columns(d, [&](int i, int c) { g[i] = to_float(gradient[c]); });
     if (half > 0) {
       const float2* angles = rotation.angles + int64_t{lanes.row % positions} * half;
       lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
-        const float partner = gradient[rotation_partner(c, half)];
+        const float partner = to_float(gradient[rotation_partner(c, half)]);
         const float2 angle = angles[c < half ? c : c - half];
         g[i] = c < half ? g[i] * angle.x - partner * angle.y : partner * angle.y + g[i] * angle.x;
       });
@@ -265,8 +283,8 @@ struct HeadsBackward {
     if (has_gain) lanes.for_columns(d, [&](int i, int c) { g[i] *= norm_gain[c]; });
     float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
-      const float* from = x.data + lanes.row * x.stride + lanes.head * d;
-      lanes.for_columns(d, [&](int i, int c) { values[i] = from[c]; });
+      const T* from = x.data + lanes.row * x.stride + lanes.head * d;
+      lanes.for_columns(d, [&](int i, int c) { values[i] = to_float(from[c]); });
       const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
       const float s = 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
       const float dot = lanes.sum(d, [&](int i, int) { return values[i] * g[i]; });
@@ -277,100 +295,116 @@ struct HeadsBackward {
     __syncwarp();
     if (!lanes.exists) return;
     lanes.for_columns(d, [&](int i, int c) {
-      const float value = adds ? out[c] + factor * g[i] : factor * g[i];
-      out[c] = value;
-      write_rounded<1>(rounded, lanes.row, int64_t{lanes.head} * d + c, {{value}});
+      out[c] = from_float<T>(adds ? to_float(out[c]) + factor * g[i] : factor * g[i]);
     });
   }
 };
 
 }  // namespace
 
+template <typename T>
 template <typename Make>
-void CudaGradientRows::launch_wide(bool has_vectors_too, bool adds, CudaView dx, const Make& make) const {
-  with_row_width<float>(has_vectors_too && has_vectors(dx), [&]<int kWidth>(Width<kWidth>) {
-    launch_rows(dx.rows, make(GradientsOut<kWidth>{dx, adds, rounded_rows(rounds_, dx)}), stream_);
+void CudaGradientRows<T>::launch_wide(bool has_vectors_too, bool adds, BasicCudaView<T> dx, const Make& make) const {
+  with_row_width<T>(has_vectors_too && has_vectors(dx), [&]<int kWidth>(Width<kWidth>) {
+    launch_rows(dx.rows, make(GradientsOut<T, kWidth>{dx, adds}), stream_);
   });
 }
 
+template <typename T>
 template <typename Function>
-void CudaGradientRows::write_rows(bool has_vectors_too, bool adds, CudaView dx, const Function& function) const {
-  launch_wide(has_vectors_too, adds, dx, [&]<int kWidth>(const GradientsOut<kWidth>& out) {
-    return WriteRows<kWidth, Function>{out, function};
+void CudaGradientRows<T>::write_rows(bool has_vectors_too, bool adds, BasicCudaView<T> dx, const Function& function) const {
+  launch_wide(has_vectors_too, adds, dx, [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
+    return WriteRows<T, kWidth, Function>{out, function};
   });
 }
 
-void CudaGradientRows::zero(CudaView x) const {
-  check_cuda(cudaMemset2DAsync(x.data, static_cast<size_t>(x.stride) * sizeof(float), 0,
-                               static_cast<size_t>(x.columns) * sizeof(float), static_cast<size_t>(x.rows), stream_));
+template <typename T>
+void CudaGradientRows<T>::zero(BasicCudaView<T> x) const {
+  check_cuda(cudaMemset2DAsync(x.data, static_cast<size_t>(x.stride) * sizeof(T), 0,
+                               static_cast<size_t>(x.columns) * sizeof(T), static_cast<size_t>(x.rows), stream_));
 }
 
-void CudaGradientRows::scale(ConstCudaView dy, const float* scale, float factor, bool adds, CudaView dx) const {
+template <typename T>
+void CudaGradientRows<T>::scale(In<T> dy, const float* scale, float factor, bool adds, BasicCudaView<T> dx) const {
   if (!adds && !scale && factor == 1 && dx.data == dy.data) return;
-  write_rows(has_vectors(dy), adds, dx, Scaled{dy, scale, factor});
+  write_rows(has_vectors(dy), adds, dx, Scaled<T>{dy, scale, factor});
 }
 
-void CudaGradientRows::subtract(ConstCudaView x, const float* bias, CudaView out) const {
-  write_rows(has_vectors(x), /*adds=*/false, out, WithoutBias{x, bias});
+template <typename T>
+void CudaGradientRows<T>::subtract(In<T> x, const float* bias, BasicCudaView<T> out) const {
+  write_rows(has_vectors(x), /*adds=*/false, out, WithoutBias<T>{x, bias});
 }
 
-void CudaGradientRows::scale_ungated(ConstCudaView dy, const float* weight, const float* gate, bool adds,
-                                     CudaView dx) const {
-  write_rows(has_vectors(dy), adds, dx, Ungated{dy, weight, gate});
+template <typename T>
+void CudaGradientRows<T>::scale_ungated(In<T> dy, const float* weight, const float* gate, bool adds,
+                                     BasicCudaView<T> dx) const {
+  write_rows(has_vectors(dy), adds, dx, Ungated<T>{dy, weight, gate});
 }
 
-void CudaGradientRows::rms_norm(ConstCudaView x, const float* gain, float factor, float epsilon, ConstCudaView dy,
-                                bool adds, CudaView dx) const {
-  launch_wide(has_vectors(x) && has_vectors(dy), adds, dx, [&]<int kWidth>(const GradientsOut<kWidth>& out) {
-    return RmsNormBackward<kWidth>{x, dy, gain, factor, epsilon, out};
+template <typename T>
+void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, float epsilon, In<T> dy,
+                                bool adds, BasicCudaView<T> dx) const {
+  launch_wide(has_vectors(x) && has_vectors(dy), adds, dx, [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
+    return RmsNormBackward<T, kWidth>{x, dy, gain, factor, epsilon, out};
   });
 }
 
-void CudaGradientRows::layer_norm(ConstCudaView x, const float* weight, float epsilon, ConstCudaView dy, bool adds,
-                                  CudaView dx) const {
-  launch_rows(x.rows, LayerNormBackward{x, dy, weight, epsilon, {dx, adds, rounded_rows(rounds_, dx)}}, stream_);
+template <typename T>
+void CudaGradientRows<T>::layer_norm(In<T> x, const float* weight, float epsilon, In<T> dy, bool adds,
+                                  BasicCudaView<T> dx) const {
+  launch_rows(x.rows, LayerNormBackward<T>{x, dy, weight, epsilon, {dx, adds}}, stream_);
 }
 
-void CudaGradientRows::heads(ConstCudaView x, int64_t head_dim, float epsilon, const float* norm_gain,
-                             const float* head_gain, const NodeRotation& rotation, int64_t positions, ConstCudaView dy,
-                             bool adds, CudaView dx) const {
+template <typename T>
+void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const float* norm_gain,
+                             const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
+                             bool adds, BasicCudaView<T> dx) const {
   const HeadRows all(dy.rows, dy.columns / head_dim, head_dim);
-  const RoundedRows rounded = rounded_rows(rounds_, dx);
   launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
-    return HeadsBackward<kLanes, kPieces>{
-        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx, rounded};
+    return HeadsBackward<T, kLanes, kPieces>{
+        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx};
   });
 }
 
-void CudaGradientRows::rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, ConstCudaView dy,
-                                   CudaView dx) const {
+template <typename T>
+void CudaGradientRows<T>::rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, In<T> dy,
+                                   BasicCudaView<T> dx) const {
   heads({}, head_dim, 0, nullptr, nullptr, rotation, positions, dy, /*adds=*/false, dx);
 }
 
-void CudaGradientRows::activate(Activation activation, ConstCudaView x, ConstCudaView dy, bool adds,
-                                CudaView dx) const {
-  write_rows(has_vectors(x) && has_vectors(dy), adds, dx, ActivationBackward{activation, x, dy});
+template <typename T>
+void CudaGradientRows<T>::activate(Activation activation, In<T> x, In<T> dy, bool adds,
+                                BasicCudaView<T> dx) const {
+  write_rows(has_vectors(x) && has_vectors(dy), adds, dx, ActivationBackward<T>{activation, x, dy});
 }
 
-void CudaGradientRows::gate(Activation activation, ConstCudaView x, ConstCudaView a, ConstCudaView dy, bool adds,
-                            CudaView dx) const {
-  write_rows(has_vectors(x) && has_vectors(a) && has_vectors(dy), adds, dx, GateBackward{activation, x, a, dy});
+template <typename T>
+void CudaGradientRows<T>::gate(Activation activation, In<T> x, In<T> a, In<T> dy, bool adds,
+                            BasicCudaView<T> dx) const {
+  write_rows(has_vectors(x) && has_vectors(a) && has_vectors(dy), adds, dx, GateBackward<T>{activation, x, a, dy});
 }
 
-void CudaGradientRows::gated(Activation activation, ConstCudaView x, ConstCudaView dy, bool adds, CudaView da) const {
-  write_rows(has_vectors(x) && has_vectors(dy), adds, da, GatedBackward{activation, x, dy});
+template <typename T>
+void CudaGradientRows<T>::gated(Activation activation, In<T> x, In<T> dy, bool adds, BasicCudaView<T> da) const {
+  write_rows(has_vectors(x) && has_vectors(dy), adds, da, GatedBackward<T>{activation, x, dy});
 }
 
-void CudaGradientRows::smear(ConstCudaView dy, const float* gate, int64_t positions, bool adds, CudaView dx) const {
-  write_rows(has_vectors(dy), adds, dx, SmearBackward{dy, gate, positions});
+template <typename T>
+void CudaGradientRows<T>::smear(In<T> dy, const float* gate, int64_t positions, bool adds, BasicCudaView<T> dx) const {
+  write_rows(has_vectors(dy), adds, dx, SmearBackward<T>{dy, gate, positions});
 }
 
-void CudaGradientRows::smear_direction(ConstCudaView x, int64_t positions, CudaView out) const {
-  write_rows(has_vectors(x), /*adds=*/false, out, SmearDirection{x, positions});
+template <typename T>
+void CudaGradientRows<T>::smear_direction(In<T> x, int64_t positions, BasicCudaView<T> out) const {
+  write_rows(has_vectors(x), /*adds=*/false, out, SmearDirection<T>{x, positions});
 }
 
-void CudaGradientRows::normalise(ConstCudaView x, float epsilon, CudaView out) const {
-  launch_rows(x.rows, Normalise{x, epsilon, out}, stream_);
+template <typename T>
+void CudaGradientRows<T>::normalise(In<T> x, float epsilon, BasicCudaView<T> out) const {
+  launch_rows(x.rows, Normalise<T>{x, epsilon, out}, stream_);
 }
+
+template class CudaGradientRows<float>;
+template class CudaGradientRows<__nv_bfloat16>;
 
 }  // namespace thimble

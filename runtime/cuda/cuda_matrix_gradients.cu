@@ -41,9 +41,10 @@ struct RowGroups {
 };
 
 // Adds a group to the row that it looks up, first position first. A warp for each group: no two write one row.
+template <typename T>
 struct AddGroups {
   const int32_t *positions, *firsts, *rows;
-  ConstCudaView gradient;
+  BasicCudaView<const T> gradient;
   CudaView sum;
 
   __device__ void operator()(int64_t group, int lane) const {
@@ -51,7 +52,7 @@ struct AddGroups {
     for (int64_t c = lane; c < sum.columns; c += 32) {
       float total = to[c];
       for (int32_t i = firsts[group]; i < firsts[group + 1]; ++i)
-        total += gradient.data[positions[i] * gradient.stride + c];
+        total += to_float(gradient.data[positions[i] * gradient.stride + c]);
       to[c] = total;
     }
   }
@@ -125,27 +126,29 @@ void CudaMatrixGradients::set_zero(cudaStream_t stream) {
       if (values.count() > 0) values.fill_bytes(0, stream);
 }
 
-void CudaMatrixGradients::add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input,
-                                       const BatchShape& batch, CudaGradientProducts& products, cudaStream_t stream) {
+template <typename T>
+void CudaMatrixGradients::add_products(MatrixId id, BasicCudaView<const T> gradient, BasicCudaView<const T> input,
+                                       const BatchShape& batch, cudaStream_t stream) {
   if (!is_summed(id)) return;
   const int64_t positions = batch.positions, at_once = windows_at_once(network_->matrix(id), batch.sequences);
   const CudaView to = sum(id);
   const int64_t elements = to.rows * to.stride;
   for (int64_t s = 0; s < batch.sequences; s += at_once) {
     const int64_t windows = std::min(at_once, batch.sequences - s);
-    auto of_windows = [&](ConstCudaView rows) {
-      return ProductInput(rows.data + s * positions * rows.stride, positions, rows.columns, rows.stride,
-                          {.outer = positions * rows.stride});
+    auto of_windows = [&](BasicCudaView<const T> rows) {
+      return BasicProductInput<T>(rows.data + s * positions * rows.stride, positions, rows.columns, rows.stride,
+                                  {.outer = positions * rows.stride});
     };
     const bool is_alone = at_once == 1;
-    products.multiply(ProductForm::kTN, of_windows(gradient), of_windows(input),
-                      {is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements}},
-                      /*add=*/is_alone, windows, stream);
+    const ProductOutput out(is_alone ? to.data : parts_.data(), to.rows, to.columns, to.stride, {.outer = elements});
+    launch_gradient_product(ProductForm::kTN, of_windows(gradient), of_windows(input), out, /*add=*/is_alone, windows,
+                            stream);
     if (!is_alone) launch_add_parts(parts_.data(), windows, to, stream);
   }
 }
 
-void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient,
+template <typename T>
+void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient,
                                       cudaStream_t stream) {
   if (!is_summed(id)) return;
   const RowGroups groups(rows);
@@ -157,8 +160,17 @@ void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows
   check_cuda(cudaStreamSynchronize(stream));  // the list goes
   const int32_t* firsts = lookups_.data() + groups.positions.size();
   launch_rows(static_cast<int64_t>(groups.rows.size()),
-              AddGroups{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
+              AddGroups<T>{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
 }
+
+#define THIMBLE_INSTANTIATE(T)                                                                             \
+  template void CudaMatrixGradients::add_products(MatrixId, BasicCudaView<const T>, BasicCudaView<const T>, \
+                                                  const BatchShape&, cudaStream_t);                         \
+  template void CudaMatrixGradients::add_lookups(MatrixId, std::span<const int32_t>, BasicCudaView<const T>, \
+                                                 cudaStream_t);
+THIMBLE_INSTANTIATE(float)
+THIMBLE_INSTANTIATE(__nv_bfloat16)
+#undef THIMBLE_INSTANTIATE
 
 void CudaMatrixGradients::finish(cudaStream_t stream) {
   for (size_t i = 0; i < sums_.size(); ++i) {

@@ -1,5 +1,5 @@
-// cuda_matrix_gradients.cuh: sums of the gradients by matrices of a network in device memory, in float32: the gradient
-// by W (N, K) of y = x W^T is dy^T x, and by a table what its readers leave at each row.
+// cuda_matrix_gradients.cuh: sums of the gradients by matrices of a network in device memory, in float32, of gradients
+// and inputs in T = float or __nv_bfloat16: the gradient by W (N, K) of y = x W^T is dy^T x, and by a table what its readers leave at each row.
 // Sums go window by window, and of a row that is looked up often position by position; what a table is multiplied with
 // and what is looked up in it are added at the end: the same bits however windows are grouped into batches. Such sums
 // are parts of one that may be made of them here: the first, and each of the others added to it, element by element.
@@ -27,10 +27,12 @@ class CudaMatrixGradients {
   void set_zero(cudaStream_t stream);
   // What is added to matrices of other names is passed over.
   // Adds gradient^T input. gradient (rows, N), input (rows, K): `batch` tells the windows that the rows belong to.
-  void add_products(MatrixId id, ConstCudaView gradient, ConstCudaView input, const BatchShape& batch,
-                    CudaGradientProducts& products, cudaStream_t stream);
+  template <typename T>
+  void add_products(MatrixId id, BasicCudaView<const T> gradient, BasicCudaView<const T> input, const BatchShape& batch,
+                    cudaStream_t stream);
   // Adds row p of `gradient` (rows, K) to row rows[p] of the table's. Waits for the stream.
-  void add_lookups(MatrixId id, std::span<const int32_t> rows, ConstCudaView gradient, cudaStream_t stream);
+  template <typename T>
+  void add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient, cudaStream_t stream);
   // All has been added: until set_zero().
   void finish(cudaStream_t stream);
   // Then DevicePass's: adds the part, which is spent; that of another device, which is done with it; or one matrix in

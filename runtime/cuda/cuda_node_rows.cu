@@ -24,12 +24,11 @@ bool has_vectors(const NodeRows<T>& x) {
   return has_row_vectors(x.data, x.columns, x.stride);
 }
 
-// Where values go: rounded, and rounded to bf16 besides where that is asked for.
+// Where values go, rounded.
 template <typename T, int kWidth>
 struct RowsOut {
   NodeRows<T> y;
   ValueRounding rounding;
-  RoundedRows rounded;
 
   // Columns of value(Width<kWidth>, column); zeros behind them.
   template <typename Value>
@@ -39,7 +38,6 @@ struct RowsOut {
 #pragma unroll
       for (float& v : columns.values) v = rounding(v);
       write_columns(to + c, columns);
-      if constexpr (std::is_same_v<T, float>) write_rounded(rounded, row, c, columns);
     });
     for (int64_t c = y.columns + lane; c < y.padded; c += 32) to[c] = from_float<T>(0.0f);
   }
@@ -305,9 +303,7 @@ template <typename Make>
 void CudaNodeRows<T>::launch_wide(bool has_vectors_too, const Rounding& r, const NodeRows<T>& y,
                                   const Make& make) const {
   with_row_width<T>(has_vectors_too && has_vectors(y), [&]<int kWidth>(Width<kWidth>) {
-    RowsOut<T, kWidth> out{y, ValueRounding(r), {}};
-    if constexpr (std::is_same_v<T, float>) out.rounded = rounded_rows(rounds_, {y.data, y.rows, y.columns, y.stride});
-    launch_rows(y.rows, make(out), stream_);
+    launch_rows(y.rows, make(RowsOut<T, kWidth>{y, ValueRounding(r)}), stream_);
   });
 }
 

@@ -5,7 +5,6 @@
 
 #include "runtime/cuda/kernels/cuda_epilogues.cuh"
 #include "runtime/cuda/kernels/cuda_float_matrix.cuh"
-#include "runtime/cuda/kernels/cuda_rounded_rows.cuh"
 #include "runtime/ops/activation.h"
 #include "runtime/tensor/rounding.h"
 
@@ -27,9 +26,7 @@ struct NodeRotation {
 template <typename T>
 class CudaNodeRows {
  public:
-  // `rounds`, unless null, is asked whether rows are wanted in bf16 besides; with T = float. It must outlive the
-  // object.
-  explicit CudaNodeRows(cudaStream_t stream, const RoundsRows* rounds = nullptr) : stream_(stream), rounds_(rounds) {}
+  explicit CudaNodeRows(cudaStream_t stream) : stream_(stream) {}
 
   // to row s * to_positions + i = from row s * from_positions + from_positions - to_positions + i.
   void copy_last(const NodeRows<T>& from, int64_t from_positions, const NodeRows<T>& to, int64_t to_positions) const;
@@ -72,7 +69,6 @@ class CudaNodeRows {
   void map_rows(bool has_vectors_too, const Rounding& r, const NodeRows<T>& y, const Function& function) const;
 
   cudaStream_t stream_;
-  const RoundsRows* rounds_;
 };
 
 // What attention reads, from queries, keys and values in heads of `head_dim` to heads of `padded` columns.

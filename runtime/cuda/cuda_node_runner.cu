@@ -9,13 +9,10 @@ namespace thimble {
 
 template <typename T>
 CudaNodeRunner<T>::CudaNodeRunner(const CudaNetworkWeights<T>& weights,
-                                  const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping,
-                                  CudaGradientProducts* plain, const RoundsRows* rounds)
+                                  const std::vector<DeviceArray<float2>>& rotaries, int64_t rows, bool stepping)
     : weights_(weights),
       rotaries_(rotaries),
       stepping_(stepping),
-      plain_(plain),
-      rounds_(rounds),
       products_(stepping),
       input_(rows * copied_width(weights)) {
   input_.fill_zero();  // products read what pads a row: it must be finite
@@ -43,7 +40,7 @@ int64_t CudaNodeRunner<T>::copied_width(const CudaNetworkWeights<T>& weights) {
 template <typename T>
 void CudaNodeRunner<T>::run(const Node& node, std::span<const NodeRows<T>> inputs, const NodeRows<T>& y,
                             const CudaBatch& batch, const CudaCache<T>* cache, cudaStream_t stream) {
-  const CudaNodeRows<T> rows(stream, rounds_);
+  const CudaNodeRows<T> rows(stream);
   const CudaNetworkWeights<T>& w = weights_;
   const RowPositions positions = batch.row_positions();
   auto visit = [&](const auto& o) {
@@ -96,18 +93,14 @@ template <typename T>
 void CudaNodeRunner<T>::linear(const op::Linear& o, const NodeRows<T>& x, const NodeRows<T>& y, cudaStream_t stream) {
   const Rounding& r = rounding(Boundary::kLinear);
   const float* bias = weights_.vector(o.bias);
-  if constexpr (std::is_same_v<T, float>) {
-    if (!weights_.fusion().options.fuses_products) {
-      const CudaMatrix<float>& w = weights_.matrix(o.weight);
-      const ProductInput input(x.data, x.rows, x.columns, x.stride);
-      const ProductInput weights(w.data.data(), y.columns, x.columns, w.columns);
-      const ProductOutput output(y.data, y.rows, y.columns, y.stride);
-      if (plain_)
-        plain_->multiply(ProductForm::kNT, input, weights, output, /*add=*/false, /*batch=*/1, stream);
-      else
-        launch_product(ProductForm::kNT, input, weights, output, {}, stream);
-      assert(r.is_exact());
-      if (bias) CudaNodeRows<float>(stream).add_bias(bias, y);
+  if constexpr (!std::is_same_v<T, __half>) {
+    if (!weights_.fusion().options.fuses_products && weights_.policy().is_exact()) {
+      const CudaMatrix<T>& w = weights_.matrix(o.weight);
+      launch_gradient_product(ProductForm::kNT, BasicProductInput<T>(x.data, x.rows, x.columns, x.stride),
+                              BasicProductInput<T>(w.data.data(), y.columns, x.columns, w.columns),
+                              BasicProductOutput<T>(y.data, y.rows, y.columns, y.stride), /*add=*/false, /*batch=*/1,
+                              stream);
+      if (bias) CudaNodeRows<T>(stream).add_bias(bias, y);
       return;
     }
   }

@@ -14,10 +14,9 @@ template <typename T>
 class CudaNodeRunner {
  public:
   // `rotaries`: by RotaryId, as make_cuda_rotary_table() has them. Both must outlive the object. For up to `rows` rows,
-  // 0 where no product needs its input copied. `plain`: products where weights are not made for fused ones; null:
-  // in float32. `rounds`: as CudaNodeRows has it.
+  // 0 where no product needs its input copied.
   CudaNodeRunner(const CudaNetworkWeights<T>& weights, const std::vector<DeviceArray<float2>>& rotaries, int64_t rows,
-                 bool stepping, CudaGradientProducts* plain = nullptr, const RoundsRows* rounds = nullptr);
+                 bool stepping);
 
   // One node but Columns and Attention. Inputs and output have all rows of the batch. `cache` may be null where there
   // is no state.
@@ -40,8 +39,6 @@ class CudaNodeRunner {
   const CudaNetworkWeights<T>& weights_;
   const std::vector<DeviceArray<float2>>& rotaries_;
   bool stepping_;
-  CudaGradientProducts* plain_;
-  const RoundsRows* rounds_;
   CudaProducts<T> products_;
   DeviceArray<T> input_;
 };

@@ -58,41 +58,38 @@ struct MixData {
 
 // The head of the original, its inputs after all positions of some sequences, and room for a piece of the logits that
 // they make.
+template <typename T>
 struct CudaTeacher {
   // Without values yet. `weights`, of the same network, may go afterwards.
-  CudaTeacher(const Network& of, const CudaNetworkWeights<float>& weights, int64_t sequences, int64_t positions,
-              int64_t batch, ProductArithmetic of_products)
+  CudaTeacher(const Network& of, const CudaNetworkWeights<T>& weights, int64_t sequences, int64_t positions,
+              int64_t batch)
       : network(of),
-        products(of_products),
         head(weights.matrix(network.head.weight).rows, weights.matrix(network.head.weight).columns),
         hidden(sequences * positions * head.columns, "the original's head"),
-        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {
-    products.reserve(ProductForm::kNT, {std::min(batch * positions, logit_rows(network.vocabulary())), width()},
-                     {network.vocabulary(), width()});
-  }
+        logits(std::min(batch * positions, logit_rows(network.vocabulary())) * network.vocabulary(), "logits") {}
 
   // Room for so many rows; values are lost when it grows.
   void reserve(int64_t rows) { hidden.reserve(rows * head.columns, "the original's head"); }
   int64_t width() const { return network.matrix(network.head.weight).columns; }
   // The head's input at rows [first_row, first_row + rows) of the sequences.
-  CudaView rows(int64_t first_row, int64_t rows) const {
+  BasicCudaView<T> rows(int64_t first_row, int64_t rows) const {
     return {hidden.data() + first_row * head.columns, rows, width(), head.columns};
   }
-  void copy_head(const CudaMatrix<float>& from, cudaStream_t stream) {
+  void copy_head(const CudaMatrix<T>& from, cudaStream_t stream) {
     check_cuda(
         cudaMemcpyAsync(head.data.data(), from.data.data(), head.data.bytes(), cudaMemcpyDeviceToDevice, stream));
   }
-  void copy_rows(ConstCudaView from, int64_t first_row, cudaStream_t stream) {
-    const CudaView to = rows(first_row, from.rows);
-    check_cuda(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * sizeof(float), from.data,
-                                 static_cast<size_t>(from.stride) * sizeof(float),
-                                 static_cast<size_t>(from.columns) * sizeof(float), static_cast<size_t>(from.rows),
+  void copy_rows(BasicCudaView<const T> from, int64_t first_row, cudaStream_t stream) {
+    const BasicCudaView<T> to = rows(first_row, from.rows);
+    check_cuda(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * sizeof(T), from.data,
+                                 static_cast<size_t>(from.stride) * sizeof(T),
+                                 static_cast<size_t>(from.columns) * sizeof(T), static_cast<size_t>(from.rows),
                                  cudaMemcpyDeviceToDevice, stream));
   }
   // Softcapped logits (count, V) at rows of the sequences, until the next call.
   CudaView logits_of(int64_t first_row, int64_t count, cudaStream_t stream) {
     const CudaView out{logits.data(), count, network.vocabulary()};
-    launch_logits(rows(first_row, count), head, network.head.softcap, products, out, stream);
+    launch_logits<T>(rows(first_row, count), head, network.head.softcap, out, stream);
     return out;
   }
   // Of the batch whose first row is that one of the sequences, as the options have them. `next`: what follows its rows,
@@ -101,16 +98,15 @@ struct CudaTeacher {
     return [this, batch_row, next, share = options.data_share, temperature = options.temperature](
                int64_t first_row, int64_t count, cudaStream_t stream) {
       const CudaView out = logits_of(batch_row + first_row, count, stream);
-      CudaGradientRows(stream).scale(out, nullptr, static_cast<float>(1 / temperature), /*adds=*/false, out);
+      CudaGradientRows<float>(stream).scale(out, nullptr, static_cast<float>(1 / temperature), /*adds=*/false, out);
       if (share > 0) launch_rows(count, MixData{out, next + first_row, static_cast<float>(share)}, stream);
       return CudaTargets::teacher(out.data);
     };
   }
 
   const Network& network;
-  CudaGradientProducts products;
-  CudaMatrix<float> head;
-  DeviceArray<float> hidden;  // (sequences, positions, stride of the head)
+  CudaMatrix<T> head;
+  DeviceArray<T> hidden;  // (sequences, positions, stride of the head)
   DeviceArray<float> logits;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cassert>
 
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -17,7 +18,8 @@ struct Pieces {
 };
 
 // CTA (x, y): 32 columns of piece x. Thread (c, l) adds rows l, l + 8, ... of column c; then the 8 are added in order.
-__global__ void sum_pieces_kernel(ConstCudaView a, ConstCudaView b, Pieces pieces, double* partials) {
+template <typename A, typename B>
+__global__ void sum_pieces_kernel(BasicCudaView<const A> a, BasicCudaView<const B> b, Pieces pieces, double* partials) {
   __shared__ double sums[kLanes][kColumns];
   int64_t piece = blockIdx.x, column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
   int64_t sequence = piece / pieces.per_sequence, first = piece % pieces.per_sequence * kPiece;
@@ -26,8 +28,8 @@ __global__ void sum_pieces_kernel(ConstCudaView a, ConstCudaView b, Pieces piece
   if (column < pieces.columns)
     for (int64_t p = first + threadIdx.y; p < end; p += kLanes) {
       const int64_t row = sequence * pieces.positions + p;
-      sum +=
-          static_cast<double>(a.data[row * a.stride + column]) * static_cast<double>(b.data[row * b.stride + column]);
+      sum += static_cast<double>(to_float(a.data[row * a.stride + column])) *
+             static_cast<double>(to_float(b.data[row * b.stride + column]));
     }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
@@ -36,11 +38,12 @@ __global__ void sum_pieces_kernel(ConstCudaView a, ConstCudaView b, Pieces piece
   partials[piece * pieces.columns + column] = sum;
 }
 
-__device__ void report_bad(ConstCudaView a, const Pieces& pieces, int64_t piece, int64_t column,
+template <typename A>
+__device__ void report_bad(const BasicCudaView<const A>& a, const Pieces& pieces, int64_t piece, int64_t column,
                            const CudaBadTerm& bad) {
   int64_t sequence = piece / pieces.per_sequence, position = piece % pieces.per_sequence * kPiece;
-  const float* at = a.data + (sequence * pieces.positions + position) * a.stride + column;
-  while (position + 1 < pieces.positions && isfinite(*at)) {
+  const A* at = a.data + (sequence * pieces.positions + position) * a.stride + column;
+  while (position + 1 < pieces.positions && isfinite(to_float(*at))) {
     ++position;
     at += a.stride;
   }
@@ -49,7 +52,8 @@ __device__ void report_bad(ConstCudaView a, const Pieces& pieces, int64_t piece,
   atomicMin(bad.first, static_cast<unsigned long long>(number));
 }
 
-__global__ void add_pieces_kernel(const double* partials, ConstCudaView a, Pieces pieces, CudaBadTerm bad,
+template <typename A>
+__global__ void add_pieces_kernel(const double* partials, BasicCudaView<const A> a, Pieces pieces, CudaBadTerm bad,
                                   double* sums) {
   int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
   if (column >= pieces.columns) return;
@@ -78,7 +82,8 @@ void CudaColumnDots::reserve(const BatchShape& batch, int64_t columns) {
   partials_.reserve(batch.sequences * divide_up(batch.positions, kPiece) * columns, "sums");
 }
 
-void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums,
+template <typename A, typename B>
+void CudaColumnDots::add(BasicCudaView<const A> a, BasicCudaView<const B> b, const BatchShape& batch, double* sums,
                          const CudaBadTerm& bad, cudaStream_t stream) {
   if (a.count() == 0) return;
   assert(batch.first_position + batch.positions <= CudaBadTerm::kPositions);
@@ -86,11 +91,19 @@ void CudaColumnDots::add(ConstCudaView a, ConstCudaView b, const BatchShape& bat
   pieces.count = batch.sequences * pieces.per_sequence;
   reserve(batch, a.columns);
   dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
-  sum_pieces_kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
+  sum_pieces_kernel<A, B><<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
   check_cuda(cudaGetLastError());
-  add_pieces_kernel<<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad,
-                                                                                   sums);
+  add_pieces_kernel<A><<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad,
+                                                                                      sums);
   check_cuda(cudaGetLastError());
 }
+
+#define THIMBLE_INSTANTIATE(A, B)                                                                              \
+  template void CudaColumnDots::add(BasicCudaView<const A>, BasicCudaView<const B>, const BatchShape&, double*, \
+                                    const CudaBadTerm&, cudaStream_t);
+THIMBLE_INSTANTIATE(float, float)
+THIMBLE_INSTANTIATE(__nv_bfloat16, __nv_bfloat16)
+THIMBLE_INSTANTIATE(__nv_bfloat16, float)
+#undef THIMBLE_INSTANTIATE
 
 }  // namespace thimble

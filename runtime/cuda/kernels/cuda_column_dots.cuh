@@ -1,4 +1,5 @@
-// cuda_column_dots.cuh: column_dots() of gradient_ops.h on the device, added to sums that stay there.
+// cuda_column_dots.cuh: column_dots() of gradient_ops.h on the device, added to sums that stay there. Of float32, of
+// bf16, and of bf16 with float32.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_float_matrix.cuh"
@@ -25,8 +26,9 @@ class CudaColumnDots {
   // `sums` (columns) lies in device memory. Where a sum of finite terms cannot overflow, as here, one that is not
   // finite has such a term in it: the least of their numbers (sequence * columns + column) * kPositions + position over
   // the elements of `a` that are not finite is put in bad.first, unless a lesser one is there.
-  void add(ConstCudaView a, ConstCudaView b, const BatchShape& batch, double* sums, const CudaBadTerm& bad,
-           cudaStream_t stream);
+  template <typename A, typename B>
+  void add(BasicCudaView<const A> a, BasicCudaView<const B> b, const BatchShape& batch, double* sums,
+           const CudaBadTerm& bad, cudaStream_t stream);
 
  private:
   DeviceArray<double> partials_;

@@ -1,5 +1,5 @@
-// cuda_float_matrix.cuh: dense row-major float32 matrices in device memory, as matrix.h has them in host memory: an
-// owner and two views.
+// cuda_float_matrix.cuh: dense row-major matrices in device memory, of float32 as matrix.h has them in host memory, or
+// of what gradient passes store: an owner and two views.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
@@ -26,13 +26,18 @@ struct BasicCudaView {
 
 using CudaView = BasicCudaView<float>;
 using ConstCudaView = BasicCudaView<const float>;
+// Not deduced from an argument, so that a mutable view may be one.
+template <typename T>
+using ConstCudaViewOf = BasicCudaView<const std::type_identity_t<T>>;
 
 // Rows follow each other without gaps.
-class CudaFloatMatrix {
+template <typename T>
+class BasicCudaMatrix {
  public:
-  CudaFloatMatrix() = default;
+  BasicCudaMatrix() = default;
   // A copy of a matrix in host memory, on the current device.
-  explicit CudaFloatMatrix(const Matrix& host) : rows_(host.rows()), columns_(host.cols()) {
+  explicit BasicCudaMatrix(const Matrix& host) requires std::is_same_v<T, float>
+      : rows_(host.rows()), columns_(host.cols()) {
     if (!empty()) data_ = DeviceArray<float>(host.values());
   }
 
@@ -43,14 +48,16 @@ class CudaFloatMatrix {
     columns_ = columns;
   }
   bool empty() const { return rows_ * columns_ == 0; }
-  CudaView view() { return {data_.data(), rows_, columns_}; }
-  ConstCudaView view() const { return {data_.data(), rows_, columns_}; }
-  operator CudaView() { return view(); }
-  operator ConstCudaView() const { return view(); }
+  BasicCudaView<T> view() { return {data_.data(), rows_, columns_}; }
+  BasicCudaView<const T> view() const { return {data_.data(), rows_, columns_}; }
+  operator BasicCudaView<T>() { return view(); }
+  operator BasicCudaView<const T>() const { return view(); }
 
  private:
   int64_t rows_ = 0, columns_ = 0;
-  DeviceArray<float> data_;
+  DeviceArray<T> data_;
 };
+
+using CudaFloatMatrix = BasicCudaMatrix<float>;
 
 }  // namespace thimble

@@ -1,6 +1,7 @@
 // cuda_loss.cu: one CTA per row of logits, which it reads three times.
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_loss.cuh"
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 
 #include <cassert>
 
@@ -25,11 +26,12 @@ struct LogSum {
   __device__ float log_probability(float logit) const { return logit - peak - log_sum; }
 };
 
-__global__ void loss_backward_kernel(const float* z, int64_t columns, float cap, CudaTargets targets, float* dz,
-                                     float* losses) {
+template <typename T>
+__global__ void loss_backward_kernel(const float* z, int64_t columns, float cap, CudaTargets targets, T* dz,
+                                     int64_t dz_stride, float* losses) {
   int64_t row = blockIdx.x;
   const float* from = z + row * columns;
-  float* to = dz + row * columns;
+  T* to = dz + row * dz_stride;
   float inverse_cap = cap == 0 ? 0.0f : 1.0f / cap;
   auto capped = [&](int64_t c) { return cap == 0 ? from[c] : cap * tanhf(from[c] * inverse_cap); };
   auto slope = [&](float l) { return 1.0f - (l * inverse_cap) * (l * inverse_cap); };
@@ -40,7 +42,7 @@ __global__ void loss_backward_kernel(const float* z, int64_t columns, float cap,
     __syncthreads();  // dz may be z: all have read what another overwrites
     for (int64_t c = threadIdx.x; c < columns; c += kThreads) {
       float l = capped(c);
-      to[c] = (expf(student.log_probability(l)) - (c == token ? 1.0f : 0.0f)) * slope(l);
+      to[c] = from_float<T>((expf(student.log_probability(l)) - (c == token ? 1.0f : 0.0f)) * slope(l));
     }
     if (threadIdx.x == 0) losses[row] = loss;
     return;
@@ -52,7 +54,7 @@ __global__ void loss_backward_kernel(const float* z, int64_t columns, float cap,
     float l = capped(c), log_p = student.log_probability(l), log_q = teacher.log_probability(teacher_row[c]);
     float q = expf(log_q);
     divergence += q * (log_q - log_p);
-    to[c] = (expf(log_p) - q) * slope(l);
+    to[c] = from_float<T>((expf(log_p) - q) * slope(l));
   }
   divergence = sum_over_block(divergence);
   if (threadIdx.x == 0) losses[row] = divergence;
@@ -60,12 +62,18 @@ __global__ void loss_backward_kernel(const float* z, int64_t columns, float cap,
 
 }  // namespace
 
-void launch_loss_backward(ConstCudaView z, float cap, const CudaTargets& targets, CudaView dz, float* losses,
+template <typename T>
+void launch_loss_backward(ConstCudaView z, float cap, const CudaTargets& targets, BasicCudaView<T> dz, float* losses,
                           cudaStream_t stream) {
-  assert(z.stride == z.columns && dz.stride == dz.columns);
+  assert(z.stride == z.columns);
   if (z.rows == 0) return;
-  launch_kernel(loss_backward_kernel, {dim3(static_cast<unsigned>(z.rows)), kThreads}, stream, z.data, z.columns, cap,
-                targets, dz.data, losses);
+  launch_kernel(loss_backward_kernel<T>, {dim3(static_cast<unsigned>(z.rows)), kThreads}, stream, z.data, z.columns,
+                cap, targets, dz.data, dz.stride, losses);
 }
+
+template void launch_loss_backward(ConstCudaView, float, const CudaTargets&, BasicCudaView<float>, float*,
+                                   cudaStream_t);
+template void launch_loss_backward(ConstCudaView, float, const CudaTargets&, BasicCudaView<__nv_bfloat16>, float*,
+                                   cudaStream_t);
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// cuda_loss.cuh: losses at the output head and their gradients, in float32. z are the logits before the softcap, l =
+// cuda_loss.cuh: losses at the output head and their gradients, from float32 to T = float or __nv_bfloat16. z are the logits before the softcap, l =
 // cap * tanh(z / cap), or z where the cap is 0; p = softmax(l).
 #pragma once
 
@@ -17,8 +17,10 @@ struct CudaTargets {
   const float* logits = nullptr;
 };
 
-// dz = (p - onehot(token)) or (p - softmax(teacher)), times 1 - (l / cap)^2; losses[row] of each row. dz may be z.
-void launch_loss_backward(ConstCudaView z, float cap, const CudaTargets& targets, CudaView dz, float* losses,
+// dz = (p - onehot(token)) or (p - softmax(teacher)), times 1 - (l / cap)^2; losses[row] of each row. dz may be z. Rows
+// of z follow each other without gaps.
+template <typename T>
+void launch_loss_backward(ConstCudaView z, float cap, const CudaTargets& targets, BasicCudaView<T> dz, float* losses,
                           cudaStream_t stream);
 
 }  // namespace thimble

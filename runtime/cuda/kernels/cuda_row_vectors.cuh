@@ -4,7 +4,6 @@
 // which gives columns [column, column + kWidth) of a row.
 #pragma once
 
-#include "runtime/cuda/kernels/cuda_rounded_rows.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 
 namespace thimble {
@@ -56,19 +55,6 @@ __device__ void write_columns(T* at, const Columns<kWidth>& columns) {
     *reinterpret_cast<float4*>(at) = {columns[0], columns[1], columns[2], columns[3]};
   else
     Stored8<T>::rounded(columns.values).store(at);
-}
-
-template <int kWidth>
-__device__ void write_rounded(const RoundedRows& rows, int64_t row, int64_t column, const Columns<kWidth>& columns) {
-  if (!rows.data) return;
-  __nv_bfloat16* at = rows.data + row * rows.stride + column;
-  if constexpr (kWidth == 4) {
-    *reinterpret_cast<uint2*>(at) = {packed<__nv_bfloat16>(columns[0], columns[1]),
-                                     packed<__nv_bfloat16>(columns[2], columns[3])};
-  } else {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) at[i] = __float2bfloat16_rn(columns[i]);
-  }
 }
 
 // Can rows be read and written 16 bytes at a time?

@@ -42,9 +42,9 @@ struct HeadRows {
   int64_t stride;
   int positions;
 
-  __device__ HeadRows(const Rounded* matrix, const Operands& in, int64_t sequence, int head, int heads)
-      : data(matrix + sequence * in.positions * heads * kHead + head * kHead),
-        stride(int64_t{heads} * kHead),
+  __device__ HeadRows(const Bf16Heads& all, const Operands& in, int64_t sequence, int head)
+      : data(all.data + sequence * in.positions * all.stride + head * kHead),
+        stride(all.stride),
         positions(in.positions) {}
   template <int kRows>
   __device__ void load(uint32_t shared, int first) const {
@@ -52,25 +52,68 @@ struct HeadRows {
   }
 };
 
-// Writes or adds factor * sums of a fragment, whose first row is `first` of the window, to a head's columns.
-template <int kHead>
-__device__ void store_sums(const FragmentValues<kHead>& sums, float factor, bool adds, const Operands& in,
-                           int64_t sequence, int first, int head, CudaView to) {
+// Hands a fragment's sums to store(position, column, left, right), two neighbouring ones at a time, of which the left
+// one exists. `first`: its first row.
+template <int kHead, typename Store>
+__device__ void for_pairs(const FragmentValues<kHead>& sums, int first, const Operands& in, const Store& store) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int position = first + lane / 4 + half * 8;
     if (position >= in.positions) continue;
-    float* row = to.data + (sequence * in.positions + position) * to.stride + head * in.head_dim;
 #pragma unroll
-    for (int j = 0; j < kHead / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = 8 * j + lane % 4 * 2 + i;
-        const float value = factor * sums[j][2 * half + i];
-        if (column < in.head_dim) row[column] = adds ? row[column] + value : value;
-      }
+    for (int j = 0; j < kHead / 8; ++j) {
+      const int column = 8 * j + lane % 4 * 2;
+      if (column < in.head_dim) store(position, column, sums[j][2 * half], sums[j][2 * half + 1]);
+    }
   }
+}
+
+// Two neighbouring elements, or where a row ends or no pairs lie one after the other one at a time.
+struct PairStore {
+  bool has_pairs;
+  int head_dim;
+
+  __device__ PairStore(const Operands& in, const Rounded* data, int64_t stride)
+      : has_pairs(in.head_dim % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(data) % 4 == 0),
+        head_dim(in.head_dim) {}
+  // Returns what was stored.
+  __device__ float2 operator()(Rounded* at, int column, float left, float right) const {
+    if (has_pairs) return store_pair(at, {left, right});
+    at[0] = __float2bfloat16_rn(left);
+    if (column + 1 < head_dim) at[1] = __float2bfloat16_rn(right);
+    return {to_float(__float2bfloat16_rn(left)), to_float(__float2bfloat16_rn(right))};
+  }
+};
+
+// Writes or adds factor * sums of a fragment, whose first row is `first` of the window, to a head's columns.
+template <int kHead>
+__device__ void store_sums(const FragmentValues<kHead>& sums, float factor, bool adds, const Operands& in,
+                           int64_t sequence, int first, int head, const Bf16View& to) {
+  const PairStore store(in, to.data, to.stride);
+  for_pairs<kHead>(sums, first, in, [&](int position, int column, float left, float right) {
+    Rounded* at = to.data + (sequence * in.positions + position) * to.stride + head * in.head_dim + column;
+    left *= factor, right *= factor;
+    if (adds) {
+      left += to_float(at[0]);
+      if (column + 1 < in.head_dim) right += to_float(at[1]);
+    }
+    store(at, column, left, right);
+  });
+}
+
+// Outputs, and what rounding left of them.
+template <int kHead>
+__device__ void store_outputs(const FragmentValues<kHead>& out, const Operands& in, int64_t sequence, int first,
+                              int head, const Bf16View& to) {
+  const int64_t width = int64_t{in.heads} * in.head_dim;
+  const PairStore store(in, to.data, to.stride), store_remainder(in, in.remainders, width);
+  for_pairs<kHead>(out, first, in, [&](int position, int column, float left, float right) {
+    const int64_t row = sequence * in.positions + position;
+    const int at = head * in.head_dim + column;
+    const float2 stored = store(to.data + row * to.stride + at, column, left, right);
+    store_remainder(in.remainders + row * width + at, column, left - stored.x, right - stored.y);
+  });
 }
 
 // Keys of a step forwards, and backwards, where the sums take more registers.
@@ -109,8 +152,8 @@ class KeySteps {
 
   template <typename QueryTile>
   __device__ KeySteps(const Operands& in, const QueryTile& tile, uint32_t shared)
-      : k_(in.k, in, tile.sequence, tile.kv_head, in.kv_heads),
-        v_(in.v, in, tile.sequence, tile.kv_head, in.kv_heads),
+      : k_(in.k, in, tile.sequence, tile.kv_head),
+        v_(in.v, in, tile.sequence, tile.kv_head),
         first_(tile.first_key),
         shared_(shared) {}
 
@@ -130,6 +173,15 @@ class KeySteps {
   uint32_t shared_;
 };
 
+// Products of queries and keys become logarithms of weights to the base of 2.
+template <int kKeys>
+__device__ void scale_scores(float scale, FragmentValues<kKeys>& scores) {
+#pragma unroll
+  for (int j = 0; j < kKeys / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[j][i] *= scale;
+}
+
 // What rounding to bf16 leaves of weights.
 template <int kKeys>
 __device__ void keep_remainders(FragmentValues<kKeys>& weights) {
@@ -141,24 +193,25 @@ __device__ void keep_remainders(FragmentValues<kKeys>& weights) {
 
 // XSA of a fragment's outputs: removes their component along the own value, and keeps it. `first`: its first query.
 template <int kHead>
-__device__ void remove_own_value(FragmentValues<kHead>& out, const ConstCudaView& v, const Operands& in,
-                                 int64_t sequence, int first, int head) {
+__device__ void remove_own_value(FragmentValues<kHead>& out, const Operands& in, int64_t sequence, int first,
+                                 int head) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int position = first + lane / 4 + half * 8, read = min(position, in.positions - 1);
-    const float* own =
-        v.data + (sequence * in.positions + read) * v.stride + head / heads_per_group(in) * int64_t{in.head_dim};
+    const Rounded* own =
+        in.v.data + (sequence * in.positions + read) * in.v.stride + head / heads_per_group(in) * kHead;
     float values[kHead / 8][2], squares = 0, dot = 0;
 #pragma unroll
-    for (int j = 0; j < kHead / 8; ++j)
+    for (int j = 0; j < kHead / 8; ++j) {
+      const float2 pair = load_pair(own + 8 * j + lane % 4 * 2);
+      values[j][0] = pair.x, values[j][1] = pair.y;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int column = 8 * j + lane % 4 * 2 + i;
-        values[j][i] = column < in.head_dim ? own[column] : 0.0f;
         squares += values[j][i] * values[j][i];
         dot += values[j][i] * out[j][2 * half + i];
       }
+    }
     const float inverse = 1 / fmaxf(sqrtf(sum_over_lanes<4>(squares)), kLeastValueNorm);
     const float along = sum_over_lanes<4>(dot) * inverse;
 #pragma unroll
@@ -169,18 +222,16 @@ __device__ void remove_own_value(FragmentValues<kHead>& out, const ConstCudaView
   }
 }
 
-// `v`: values in float32, for XSA; null without it.
 template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
-    forward_kernel(const __grid_constant__ Operands in, const __grid_constant__ ConstCudaView v,
-                   const __grid_constant__ CudaView y) {
+    forward_kernel(const __grid_constant__ Operands in, const __grid_constant__ Bf16View y, bool exclusive) {
   constexpr int kKeys = kForwardStep;
   using Tile = HeadTile<Rounded, kHead, kFragments * kTile>;
   extern __shared__ __align__(128) char shared_memory[];
   const auto q_at = static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), steps_at = q_at + Tile::kBytes;
   const QueryTile<kFragments, kKeys> at(in);
   const int lane = threadIdx.x % 32;
-  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads);
+  const HeadRows<kHead> q(in.q, in, at.sequence, at.head);
   const KeySteps<kHead, kKeys> keys(in, at, steps_at);
   q.template load<at.kQueries>(q_at, at.first);
   keys.load(0);
@@ -199,6 +250,7 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
     multiply_tiles<kFragments, kKeys, Tile>(scores, q_at, keys.k_at(step), kBf16);
 #pragma unroll
     for (int f = 0; f < kFragments; ++f) {
+      scale_scores<kKeys>(in.score_scale, scores[f]);
       mask_scores<kKeys>(at.query(f), keys.first_key(step), in.window, scores[f]);
       weigh<kHead, kKeys>(scores[f], peak[f], sum[f], out[f]);
     }
@@ -218,14 +270,14 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
 #pragma unroll
       for (int j = 0; j < kHead / 8; ++j) out[f][j][2 * half] *= factor, out[f][j][2 * half + 1] *= factor;
     }
-    if (v.data) remove_own_value<kHead>(out[f], v, in, at.sequence, at.query(f), at.head);
-    store_sums<kHead>(out[f], 1, /*adds=*/false, in, at.sequence, at.query(f), at.head, y);
+    if (exclusive) remove_own_value<kHead>(out[f], in, at.sequence, at.query(f), at.head);
+    store_outputs<kHead>(out[f], in, at.sequence, at.query(f), at.head, y);
   }
 }
 
 template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
-    query_gradient_kernel(const __grid_constant__ Operands in, const __grid_constant__ CudaView dq, float scale) {
+    query_gradient_kernel(const __grid_constant__ Operands in, const __grid_constant__ Bf16View dq, float scale) {
   constexpr int kKeys = kBackwardStep<kHead, kFragments>;
   using Tile = HeadTile<Rounded, kHead, kFragments * kTile>;
   extern __shared__ __align__(128) char shared_memory[];
@@ -233,7 +285,7 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
              steps_at = dy_at + Tile::kBytes;
   const QueryTile<kFragments, kKeys> at(in);
   const int lane = threadIdx.x % 32;
-  const HeadRows<kHead> q(in.q, in, at.sequence, at.head, in.heads), dy(in.dy, in, at.sequence, at.head, in.heads);
+  const HeadRows<kHead> q(in.q, in, at.sequence, at.head), dy(in.dy, in, at.sequence, at.head);
   const KeySteps<kHead, kKeys> keys(in, at, steps_at);
   q.template load<at.kQueries>(q_at, at.first);
   dy.template load<at.kQueries>(dy_at, at.first);
@@ -265,7 +317,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
       for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          scores[f][j][i] = exp2_fast(scores[f][j][i] - log_sums[f][i / 2]) * (products[f][j][i] - along[f][i / 2]);
+          scores[f][j][i] = exp2_fast(scores[f][j][i] * in.score_scale - log_sums[f][i / 2]) *
+                            (products[f][j][i] - along[f][i / 2]);
     }
     multiply_values<kHead, kKeys>(sums, scores, keys.k_at(step), kBf16);
   }
@@ -292,8 +345,8 @@ __device__ void mask_transposed(int first_key, int first_query, int window, Frag
 
 template <int kHead, int kFragments>
 __global__ void __launch_bounds__(gemm_detail::kThreads)
-    key_gradients_kernel(const __grid_constant__ Operands in, const __grid_constant__ CudaView dk,
-                         const __grid_constant__ CudaView dv, bool adds_dv, float scale) {
+    key_gradients_kernel(const __grid_constant__ Operands in, const __grid_constant__ Bf16View dk,
+                         const __grid_constant__ Bf16View dv, bool adds_dv, float scale) {
   constexpr int kStep = kBackwardStep<kHead, kFragments>, kKeys = kFragments * kTile;
   using Tile = HeadTile<Rounded, kHead, kKeys>;
   using StepTile = HeadTile<Rounded, kHead, kStep>;
@@ -314,8 +367,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   auto q_at = [&](int step) { return steps_at + static_cast<uint32_t>(step % kStages * 2 * StepTile::kBytes); };
   auto load_step = [&](int step) {
     const int head = head_of(step), first_query = first_query_of(step);
-    HeadRows<kHead>(in.q, in, sequence, head, in.heads).template load<kStep>(q_at(step), first_query);
-    HeadRows<kHead>(in.dy, in, sequence, head, in.heads)
+    HeadRows<kHead>(in.q, in, sequence, head).template load<kStep>(q_at(step), first_query);
+    HeadRows<kHead>(in.dy, in, sequence, head)
         .template load<kStep>(q_at(step) + StepTile::kBytes, first_query);
     if (threadIdx.x < kStep) {
       const int query = first_query + static_cast<int>(threadIdx.x);
@@ -326,8 +379,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
     }
   };
   auto first_key_of = [&](int fragment) { return first + (warp * kFragments + fragment) * 16; };
-  HeadRows<kHead>(in.k, in, sequence, kv_head, in.kv_heads).template load<kKeys>(k_at, first);
-  HeadRows<kHead>(in.v, in, sequence, kv_head, in.kv_heads).template load<kKeys>(v_at, first);
+  HeadRows<kHead>(in.k, in, sequence, kv_head).template load<kKeys>(k_at, first);
+  HeadRows<kHead>(in.v, in, sequence, kv_head).template load<kKeys>(v_at, first);
   load_step(0);
   commit_copies();
 
@@ -346,7 +399,7 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
 #pragma unroll
       for (int j = 0; j < kStep / 8; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) weights[f][j][i] = exp2_fast(weights[f][j][i] - rows[8 * j + i % 2].x);
+        for (int i = 0; i < 4; ++i) weights[f][j][i] = exp2_fast(weights[f][j][i] * in.score_scale - rows[8 * j + i % 2].x);
     }
     multiply_values<kHead, kStep>(value_sums, weights, q_at(step) + StepTile::kBytes, kBf16);
     FragmentValues<kStep> products[kFragments] = {};
@@ -396,85 +449,118 @@ LaunchShape launch_of(const BatchShape& batch, int64_t heads, int fragments, int
           gemm_detail::kThreads, shared_bytes};
 }
 
-}  // namespace
-
-void CudaBf16Attention::reserve(std::span<const op::Attention> shapes, const BatchShape& batch) {
-  int64_t wide = 0, narrow = 0, rows = 0;
-  for (const op::Attention& shape : shapes) {
-    const int64_t width = padded_width(shape.head_dim);
-    wide = std::max(wide, batch.rows() * shape.heads * width);
-    narrow = std::max(narrow, batch.rows() * shape.kv_heads * width);
-    rows = std::max(rows, batch.rows() * shape.heads);
-  }
-  for (DeviceArray<Rounded>* array : {&q_, &dy_}) array->reserve(wide, "attention");
-  for (DeviceArray<Rounded>* array : {&k_, &v_}) array->reserve(narrow, "attention");
-  along_.reserve(rows, "attention");
+// Can the kernels read these heads where they lie?
+bool lies_in_place(const ConstBf16View& x, int64_t head_dim) {
+  return head_dim == padded_width(head_dim) && reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % 8 == 0;
 }
 
-Bf16AttentionOperands CudaBf16Attention::operands(const op::Attention& shape, const BatchShape& batch,
-                                                  const CudaAttentionSums& sums) const {
-  return {q_.data(),
-          k_.data(),
-          v_.data(),
-          dy_.data(),
+Bf16Heads heads_of(ConstBf16View x, int64_t head_dim, DeviceArray<Rounded>& padded, cudaStream_t stream) {
+  if (lies_in_place(x, head_dim)) return {x.data, x.stride};
+  const int64_t heads = x.columns / head_dim, width = padded_width(head_dim);
+  padded.reserve(x.rows * heads * width, "attention");
+  launch_rows(x.rows,
+              PadHeads{x, static_cast<int>(heads), static_cast<int>(head_dim), static_cast<int>(width), padded.data()},
+              stream);
+  return {padded.data(), heads * width};
+}
+
+template <typename From, typename To>
+void convert(BasicCudaView<const From> from, BasicCudaView<To> to, cudaStream_t stream) {
+  launch_rows(from.rows, ConvertRows<From, To>{from, to}, stream);
+}
+
+}  // namespace
+
+void CudaBf16Attention::Wide::resize(const op::Attention& shape, const BatchShape& batch) {
+  attention.reserve(shape, batch);
+  for (CudaFloatMatrix* matrix : {&q, &y, &dq}) matrix->resize(batch.rows(), shape.heads * shape.head_dim);
+  for (CudaFloatMatrix* matrix : {&k, &v, &dk, &dv}) matrix->resize(batch.rows(), shape.kv_heads * shape.head_dim);
+}
+
+void CudaBf16Attention::reserve(const op::Attention& shape, const BatchShape& batch) {
+  if (shape.head_dim > kWidestBf16Head) return wide_.resize(shape, batch);
+  const int64_t width = padded_width(shape.head_dim);
+  along_.reserve(batch.rows() * shape.heads, "attention");
+  dy_.reserve(batch.rows() * shape.heads * width, "attention");
+  if (width == shape.head_dim) return;
+  q_.reserve(batch.rows() * shape.heads * width, "attention");
+  for (DeviceArray<Rounded>* array : {&k_, &v_}) array->reserve(batch.rows() * shape.kv_heads * width, "attention");
+}
+
+Bf16AttentionOperands CudaBf16Attention::operands(ConstBf16View q, ConstBf16View k, ConstBf16View v,
+                                                  const op::Attention& shape, const BatchShape& batch,
+                                                  const CudaAttentionSums& sums, cudaStream_t stream) {
+  return {heads_of(q, shape.head_dim, q_, stream),
+          heads_of(k, shape.head_dim, k_, stream),
+          heads_of(v, shape.head_dim, v_, stream),
+          {},
           sums.log_sums.data(),
           sums.along_own.data(),
+          sums.remainders.data(),
           along_.data(),
           static_cast<int>(batch.positions),
           static_cast<int>(shape.heads),
           static_cast<int>(shape.kv_heads),
           static_cast<int>(shape.window),
-          static_cast<int>(shape.head_dim)};
+          static_cast<int>(shape.head_dim),
+          shape.scale * std::numbers::log2e_v<float>};
 }
 
-void CudaBf16Attention::round_inputs(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                     const BatchShape& batch, cudaStream_t stream) {
-  const auto heads = static_cast<int>(shape.heads), kv_heads = static_cast<int>(shape.kv_heads);
-  launch_rows(batch.rows(),
-              RoundHeads{{{q, shape.scale * std::numbers::log2e_v<float>, heads, q_.data()},
-                          {k, 1, kv_heads, k_.data()},
-                          {v, 1, kv_heads, v_.data()}},
-                         static_cast<int>(shape.head_dim),
-                         static_cast<int>(padded_width(shape.head_dim))},
-              stream);
-}
-
-void CudaBf16Attention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                const BatchShape& batch, CudaAttentionSums& sums, CudaView y, cudaStream_t stream) {
-  reserve({&shape, 1}, batch);
+void CudaBf16Attention::forward(ConstBf16View q, ConstBf16View k, ConstBf16View v, const op::Attention& shape,
+                                const BatchShape& batch, CudaAttentionSums& sums, Bf16View y, cudaStream_t stream) {
+  reserve(shape, batch);
+  if (shape.head_dim > kWidestBf16Head) {
+    convert(q, wide_.q.view(), stream);
+    convert(k, wide_.k.view(), stream);
+    convert(v, wide_.v.view(), stream);
+    wide_.attention.forward(wide_.q, wide_.k, wide_.v, shape, batch, wide_.y, stream);
+    return convert(ConstCudaView(wide_.y), y, stream);
+  }
   sums.reserve(shape, batch);
-  round_inputs(q, k, v, shape, batch, stream);
+  const Operands in = operands(q, k, v, shape, batch, sums, stream);
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes =
           HeadTile<Rounded, kHead, kFragments * kTile>::kBytes + KeySteps<kHead, kForwardStep>::kBytes;
       launch_kernel(forward_kernel<kHead, kFragments>, launch_of(batch, shape.heads, kFragments, kSharedBytes), stream,
-                    operands(shape, batch, sums), shape.exclusive ? v : ConstCudaView(), y);
+                    in, y, shape.exclusive);
     });
   });
 }
 
-void CudaBf16Attention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, ConstCudaView y, ConstCudaView dy,
+void CudaBf16Attention::backward(ConstBf16View q, ConstBf16View k, ConstBf16View v, ConstBf16View y, ConstBf16View dy,
                                  const op::Attention& shape, const BatchShape& batch, const CudaAttentionSums& sums,
-                                 CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream) {
-  const Operands all = operands(shape, batch, sums);
-  round_inputs(q, k, v, shape, batch, stream);
+                                 Bf16View dq, Bf16View dk, Bf16View dv, cudaStream_t stream) {
+  reserve(shape, batch);
+  if (shape.head_dim > kWidestBf16Head) {
+    convert(q, wide_.q.view(), stream);
+    convert(k, wide_.k.view(), stream);
+    convert(v, wide_.v.view(), stream);
+    convert(dy, wide_.y.view(), stream);
+    wide_.attention.backward(wide_.q, wide_.k, wide_.v, shape, batch, wide_.y, wide_.dq, wide_.dk, wide_.dv, stream);
+    convert(ConstCudaView(wide_.dq), dq, stream);
+    convert(ConstCudaView(wide_.dk), dk, stream);
+    return convert(ConstCudaView(wide_.dv), dv, stream);
+  }
+  Operands in = operands(q, k, v, shape, batch, sums, stream);
+  const bool is_in_place = !shape.exclusive && lies_in_place(dy, shape.head_dim);
+  in.dy = is_in_place ? Bf16Heads{dy.data, dy.stride}
+                      : Bf16Heads{dy_.data(), shape.heads * padded_width(shape.head_dim)};
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    launch_rows(batch.rows() * shape.kv_heads,
-                PrepareGradients<kHead / 32>{v, y, dy, all, shape.exclusive, dy_.data(), dv}, stream);
+    launch_rows(
+        batch.rows() * shape.kv_heads,
+        PrepareGradients<kHead / 32>{v, y, dy, in, shape.exclusive, is_in_place ? nullptr : dy_.data(), dv}, stream);
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
                                    KeySteps<kHead, kBackwardStep<kHead, kFragments>>::kBytes;
       launch_kernel(query_gradient_kernel<kHead, kFragments>, launch_of(batch, shape.heads, kFragments, kSharedBytes),
-                    stream, all, dq, shape.scale);
+                    stream, in, dq, shape.scale);
     });
     with_fragments<kHead>(batch, shape.kv_heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
                                    2 * kStages * HeadTile<Rounded, kHead, kBackwardStep<kHead, kFragments>>::kBytes;
-      // Queries were scaled by log2(e) besides.
       launch_kernel(key_gradients_kernel<kHead, kFragments>, launch_of(batch, shape.kv_heads, kFragments, kSharedBytes),
-                    stream, all, dk, dv,
-                    /*adds_dv=*/shape.exclusive, std::numbers::ln2_v<float>);
+                    stream, in, dk, dv, /*adds_dv=*/shape.exclusive, shape.scale);
     });
   });
 }

@@ -3,12 +3,10 @@
 // diagonal passes through; within that tile it is zero.
 #include "runtime/cuda/kernels/attention/cuda_float_attention.cuh"
 
-#include <algorithm>
-#include <vector>
-
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/cuda_block_sums.cuh"
 #include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 #include "runtime/ops/attention_window.h"
 
 namespace thimble {
@@ -205,25 +203,14 @@ void apply_transposed(const Layout& at, const float* scores, ConstCudaView right
 
 }  // namespace
 
-void CudaFloatAttention::reserve(std::span<const op::Attention> shapes, const BatchShape& batch) {
-  std::vector<op::Attention> on_chip;
-  int64_t scores = 0, outputs = 0;
-  for (const op::Attention& shape : shapes) {
-    if (keeps_scores_on_chip(shape)) {
-      on_chip.push_back(shape);
-      continue;
-    }
-    scores = std::max(scores, batch.rows() * shape.heads * score_stride(batch.positions));
-    if (shape.exclusive) outputs = std::max(outputs, batch.rows() * shape.heads * shape.head_dim);
-  }
-  on_chip_.reserve(on_chip, batch);
+void CudaFloatAttention::reserve(const op::Attention& shape, const BatchShape& batch) {
+  const int64_t scores = batch.rows() * shape.heads * score_stride(batch.positions);
   for (DeviceArray<float>* array : {&probabilities_, &gradients_}) array->reserve(scores, "attention scores");
-  y_.reserve(outputs);
+  if (shape.exclusive) y_.reserve(batch.rows() * shape.heads * shape.head_dim);
 }
 
 void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
-                                 const BatchShape& batch, CudaAttentionSums& sums, CudaView y, cudaStream_t stream) {
-  if (keeps_scores_on_chip(shape)) return on_chip_.forward(q, k, v, shape, batch, sums, y, stream);
+                                 const BatchShape& batch, CudaView y, cudaStream_t stream) {
   Layout at(shape, batch, arithmetic_);
   probabilities_.reserve(at.score_count());
   form_probabilities(at, q, k, probabilities_.data(), stream);
@@ -233,11 +220,10 @@ void CudaFloatAttention::forward(ConstCudaView q, ConstCudaView k, ConstCudaView
                 stream);
 }
 
-void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, ConstCudaView y,
-                                  const op::Attention& shape, const BatchShape& batch, const CudaAttentionSums& sums,
-                                  CudaView dy, CudaView dq, CudaView dk, CudaView dv, cudaStream_t stream) {
-  reserve({&shape, 1}, batch);
-  if (keeps_scores_on_chip(shape)) return on_chip_.backward(q, k, v, y, dy, shape, batch, sums, dq, dk, dv, stream);
+void CudaFloatAttention::backward(ConstCudaView q, ConstCudaView k, ConstCudaView v, const op::Attention& shape,
+                                  const BatchShape& batch, CudaView dy, CudaView dq, CudaView dk, CudaView dv,
+                                  cudaStream_t stream) {
+  reserve(shape, batch);
   const Layout at(shape, batch, arithmetic_);
   form_probabilities(at, q, k, probabilities_.data(), stream);
   if (shape.exclusive) {

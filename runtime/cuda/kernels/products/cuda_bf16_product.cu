@@ -1,7 +1,9 @@
-// cuda_bf16_product.cu: products on tensor cores (mma.sync) of float32 factors that are rounded to bf16 on their way to
-// shared memory. A warp computes 64 x 32 of C. Tiles lie in shared memory as the factors are stored, [row][k] or
+// cuda_bf16_product.cu: products on tensor cores (mma.sync) of factors in bf16, or of float32 factors that are rounded on
+// their way to shared memory. A warp computes 64 x 32 of C. Tiles lie in shared memory as the factors are stored, [row][k] or
 // [k][row]; ldmatrix turns the latter. Padding of 16 bytes spreads the eight rows that it reads at once over all banks.
 #include <cuda_bf16.h>
+
+#include <cassert>
 
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
@@ -35,7 +37,7 @@ struct Bf16Tile {
   }
 };
 
-template <ProductForm kProductForm, int kTileColumns, bool kVector>
+template <typename T, ProductForm kProductForm, int kTileColumns, bool kVector>
 class Bf16Tiles {
   static constexpr bool kAlongA = kProductForm != ProductForm::kTN, kAlongB = kProductForm == ProductForm::kNT;
   static constexpr int kWarpRows = 64, kWarpColumns = 32;  // of C
@@ -49,7 +51,7 @@ class Bf16Tiles {
     Bf16Tile<kColumns, kDepth, kAlongB> b;
   };
 
-  __device__ Bf16Tiles(const StoredFactor& a, const StoredFactor& b, int first_row, int first_column)
+  __device__ Bf16Tiles(const StoredFactor<T>& a, const StoredFactor<T>& b, int first_row, int first_column)
       : a_(a, first_row), b_(b, first_column), first_row_(first_row), first_column_(first_column) {
     const int warp = threadIdx.x / 32;
     row_ = warp % (kRows / kWarpRows) * kWarpRows;
@@ -83,7 +85,8 @@ class Bf16Tiles {
                                     static_cast<const __nv_bfloat16*>(nullptr));
     }
   }
-  __device__ void write(const ProductOutput& c, float* matrix, const ProductShape& shape) const {
+  template <typename C>
+  __device__ void write(const BasicProductOutput<C>& c, C* matrix, const ProductShape& shape) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kRowSteps; ++i)
@@ -91,13 +94,13 @@ class Bf16Tiles {
       for (int j = 0; j < kColumnSteps; ++j)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          write_sums<float2, 2>(sums_[i][j] + 2 * half, c, matrix, first_row_ + row_ + 16 * i + 8 * half + lane / 4,
+          write_sums<2>(sums_[i][j] + 2 * half, c, matrix, first_row_ + row_ + 16 * i + 8 * half + lane / 4,
                                 first_column_ + column_ + 8 * j + lane % 4 * 2, shape);
   }
 
  private:
-  TileLoader<kRows, kDepth, kThreads, kAlongA, kVector> a_;
-  TileLoader<kColumns, kDepth, kThreads, kAlongB, kVector> b_;
+  TileLoader<T, kRows, kDepth, kThreads, kAlongA, kVector> a_;
+  TileLoader<T, kColumns, kDepth, kThreads, kAlongB, kVector> b_;
   int first_row_, first_column_, row_, column_;
   float sums_[kRowSteps][kColumnSteps][4] = {};
 };
@@ -106,7 +109,23 @@ class Bf16Tiles {
 
 void launch_bf16_product(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c,
                          const ProductOptions& options, cudaStream_t stream) {
-  ProductLauncher<Bf16Tiles>(a, b, c, options, stream).launch(form);
+  ProductLauncher<Bf16Tiles, float, float>(a, b, c, options, stream).launch(form);
 }
+
+template <typename C>
+void launch_product(ProductForm form, const BasicProductInput<__nv_bfloat16>& a,
+                    const BasicProductInput<__nv_bfloat16>& b, const BasicProductOutput<C>& c,
+                    const ProductOptions& options, cudaStream_t stream) {
+  assert(options.arithmetic == ProductArithmetic::kBf16);
+  if (c.rows == 0 || c.columns == 0 || options.batch.outer * options.batch.inner == 0) return;
+  ProductLauncher<Bf16Tiles, __nv_bfloat16, C>(a, b, c, options, stream).launch(form);
+}
+
+template void launch_product(ProductForm, const BasicProductInput<__nv_bfloat16>&,
+                             const BasicProductInput<__nv_bfloat16>&, const BasicProductOutput<float>&,
+                             const ProductOptions&, cudaStream_t);
+template void launch_product(ProductForm, const BasicProductInput<__nv_bfloat16>&,
+                             const BasicProductInput<__nv_bfloat16>&, const BasicProductOutput<__nv_bfloat16>&,
+                             const ProductOptions&, cudaStream_t);
 
 }  // namespace thimble

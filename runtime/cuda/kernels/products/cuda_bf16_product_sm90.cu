@@ -10,34 +10,11 @@
 // row arrives as zeros, not as the next one's first.
 #include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 
-#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 #include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
 namespace thimble {
 namespace {
-
-// Eight columns of a row at a time; zeros behind its columns.
-struct RoundRows {
-  ProductInput from;
-  __nv_bfloat16* to;
-  int64_t stride;
-  bool has_vectors;  // rows begin at multiples of 16 bytes
-
-  __device__ void operator()(int64_t row, int lane) const {
-    const float* in = from.data + row / from.rows * from.steps.outer + row % from.rows * from.stride;
-    for (int64_t c = lane * 8; c < stride; c += 256) {
-      float v[8];
-      if (has_vectors && c + 8 <= from.columns) {
-        load_floats(in + c, v);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) v[i] = c + i < from.columns ? in[c + i] : 0.0f;
-      }
-      Stored8<__nv_bfloat16>::rounded(v).store(to + row * stride + c);
-    }
-  }
-};
 
 constexpr int kRows = 128, kColumns = 128, kDepth = 64, kStages = 3, kThreads = 288;
 constexpr int kABytes = kRows * kDepth * 2, kBBytes = kColumns * kDepth * 2;
@@ -62,10 +39,10 @@ __device__ void load_factor(uint32_t to, const CUtensorMap& map, int side, int d
 
 #endif
 
-template <bool kAlongA, bool kAlongB>
+template <bool kAlongA, bool kAlongB, typename C>
 __global__ void __launch_bounds__(kThreads, 2)
     product_sm90_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                        const __grid_constant__ ProductOutput c, const ProductShape shape) {
+                        const __grid_constant__ BasicProductOutput<C> c, const ProductShape shape) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char shared_memory[];
   const uint32_t first_a = (static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)) + 1023) / 1024 * 1024;
@@ -116,44 +93,44 @@ __global__ void __launch_bounds__(kThreads, 2)
   wait_for_products<0>();
   hold(sums);
   const int lane = threadIdx.x % 32, row = first_row + group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  float* to = c.data + matrix * c.steps.outer;
+  C* to = c.data + matrix * c.steps.outer;
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      write_sums<float2, 2>(sums[j] + 2 * half, c, to, row + 8 * half, first_column + 8 * j + lane % 4 * 2, shape);
+      write_sums<2>(sums[j] + 2 * half, c, to, row + 8 * half, first_column + 8 * j + lane % 4 * 2, shape);
 #endif
 }
 
 // A factor's tensor map, in the boxes in which it is loaded.
 CUtensorMap factor_map(const Bf16Factor& factor, bool runs_along_depth, int64_t batch) {
+  const int64_t step = batch == 1 ? factor.rows * factor.stride : factor.steps.outer;
   return make_tensor_map(factor.data, factor.rows, factor.columns, factor.stride, runs_along_depth ? kRows : kDepth,
-                         batch, factor.step);
+                         batch, step);
 }
 
-template <bool kAlongA, bool kAlongB>
-void launch_product_sm90(const Bf16Factor& a, const Bf16Factor& b, const ProductOutput& c, const ProductShape& shape,
-                         int64_t batch, cudaStream_t stream) {
+template <bool kAlongA, bool kAlongB, typename C>
+void launch_product_sm90(const Bf16Factor& a, const Bf16Factor& b, const BasicProductOutput<C>& c,
+                         const ProductShape& shape, int64_t batch, cudaStream_t stream) {
   const int64_t tiles = batch * shape.row_tiles * shape.column_tiles;
   if (tiles > INT32_MAX) throw DeviceError("CUDA: a product of " + std::to_string(tiles) + " tiles, at most 2^31 - 1");
-  launch_kernel(product_sm90_kernel<kAlongA, kAlongB>, {dim3(static_cast<unsigned>(tiles)), kThreads, kSharedBytes},
+  launch_kernel(product_sm90_kernel<kAlongA, kAlongB, C>, {dim3(static_cast<unsigned>(tiles)), kThreads, kSharedBytes},
                 stream, factor_map(a, kAlongA, batch), factor_map(b, kAlongB, batch), c, shape);
 }
 
 }  // namespace
 
-void launch_round_to_bf16(const ProductInput& from, int64_t batch, __nv_bfloat16* to, cudaStream_t stream) {
-  const int64_t stride = round_up(from.columns, 8);
-  const bool has_vectors =
-      reinterpret_cast<uintptr_t>(from.data) % 16 == 0 && from.stride % 4 == 0 && from.steps.outer % 4 == 0;
-  launch_rows(batch * from.rows, RoundRows{from, to, stride, has_vectors}, stream);
+bool is_sm90_factor(const Bf16Factor& factor, int64_t batch) {
+  return reinterpret_cast<uintptr_t>(factor.data) % 16 == 0 && factor.stride % 8 == 0 &&
+         (batch == 1 || factor.steps.outer % 8 == 0);
 }
 
-void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16Factor& b, const ProductOutput& c,
-                              bool add, int64_t batch, cudaStream_t stream) {
+template <typename C>
+void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16Factor& b,
+                              const BasicProductOutput<C>& c, bool add, int64_t batch, cudaStream_t stream) {
   if (c.rows == 0 || c.columns == 0 || batch == 0) return;
-  const bool has_pairs =
-      reinterpret_cast<uintptr_t>(c.data) % 8 == 0 && c.stride % 2 == 0 && c.columns % 2 == 0 && c.steps.outer % 2 == 0;
+  const bool has_pairs = reinterpret_cast<uintptr_t>(c.data) % (2 * sizeof(C)) == 0 && c.stride % 2 == 0 &&
+                         c.columns % 2 == 0 && c.steps.outer % 2 == 0;
   ProductShape shape{.row_tiles = divide_up(c.rows, kRows),
                      .column_tiles = divide_up(c.columns, kColumns),
                      .add = add,
@@ -170,5 +147,10 @@ void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16F
       return launch_product_sm90<false, false>(a, b, c, shape, batch, stream);
   }
 }
+
+template void launch_bf16_product_sm90(ProductForm, const Bf16Factor&, const Bf16Factor&,
+                                       const BasicProductOutput<float>&, bool, int64_t, cudaStream_t);
+template void launch_bf16_product_sm90(ProductForm, const Bf16Factor&, const Bf16Factor&,
+                                       const BasicProductOutput<__nv_bfloat16>&, bool, int64_t, cudaStream_t);
 
 }  // namespace thimble

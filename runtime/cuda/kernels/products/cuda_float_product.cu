@@ -21,7 +21,7 @@ __device__ void unpack4(const float* from, float* to) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-template <ProductForm kProductForm, int kTileColumns, bool kVector>
+template <typename T, ProductForm kProductForm, int kTileColumns, bool kVector>
 class FloatTiles {
  public:
   static constexpr int kRows = kCausalTile, kColumns = kTileColumns, kDepth = 16;
@@ -30,7 +30,7 @@ class FloatTiles {
     float a[kDepth][kRows], b[kDepth][kColumns];
   };
 
-  __device__ FloatTiles(const StoredFactor& a, const StoredFactor& b, int first_row, int first_column)
+  __device__ FloatTiles(const StoredFactor<T>& a, const StoredFactor<T>& b, int first_row, int first_column)
       : a_(a, first_row), b_(b, first_column), first_row_(first_row), first_column_(first_column) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     row_ = (warp / (kColumns / 64) * 4 + lane / 8) * 4;
@@ -60,12 +60,13 @@ class FloatTiles {
         for (int j = 0; j < 8; ++j) sums_[i][j] = fmaf(left[i], right[j], sums_[i][j]);
     }
   }
-  __device__ void write(const ProductOutput& c, float* matrix, const ProductShape& shape) const {
+  template <typename C>
+  __device__ void write(const BasicProductOutput<C>& c, C* matrix, const ProductShape& shape) const {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        write_sums<float4, 4>(sums_[i] + 4 * half, c, matrix, first_row_ + row_ + i % 4 + i / 4 * (kRows / 2),
+        write_sums<4>(sums_[i] + 4 * half, c, matrix, first_row_ + row_ + i % 4 + i / 4 * (kRows / 2),
                               first_column_ + column_ + half * (kColumns / 2), shape);
   }
 
@@ -85,8 +86,8 @@ class FloatTiles {
     });
   }
 
-  TileLoader<kRows, kDepth, kThreads, kProductForm != ProductForm::kTN, kVector> a_;
-  TileLoader<kColumns, kDepth, kThreads, kProductForm == ProductForm::kNT, kVector> b_;
+  TileLoader<T, kRows, kDepth, kThreads, kProductForm != ProductForm::kTN, kVector> a_;
+  TileLoader<T, kColumns, kDepth, kThreads, kProductForm == ProductForm::kNT, kVector> b_;
   int first_row_, first_column_, row_, column_;
   float sums_[8][8] = {};
 };
@@ -99,7 +100,7 @@ void launch_product(ProductForm form, const ProductInput& a, const ProductInput&
   if (options.arithmetic == ProductArithmetic::kBf16)
     launch_bf16_product(form, a, b, c, options, stream);
   else
-    ProductLauncher<FloatTiles>(a, b, c, options, stream).launch(form);
+    ProductLauncher<FloatTiles, float, float>(a, b, c, options, stream).launch(form);
 }
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
 // cuda_float_product.cuh: products of float32 matrices, many of one shape at a time: in float32 arithmetic (no TF32),
-// or of factors rounded to bf16, on tensor cores, with sums in float32.
+// or of factors rounded to bf16, on tensor cores, with sums in float32; and of matrices that lie in bf16.
 //   kNT: C (M,N) = A (M,K) B (N,K)^T      y = x W^T
 //   kNN: C (M,N) = A (M,K) B (K,N)        dx = dy W
 //   kTN: C (M,N) = A (K,M)^T B (K,N)      dW = dy^T x
@@ -8,6 +8,7 @@
 // programs would have to bring along.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -28,25 +29,29 @@ struct ProductSteps {
 
 // A matrix as it is stored. A product reads zeros outside it, so that the factors may differ in K: one of them may have
 // a padding of zeros there.
-struct ProductInput {
-  ProductInput(const float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
+template <typename T>
+struct BasicProductInput {
+  BasicProductInput(const T* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
       : data(d), rows(r), columns(c), stride(s), steps(p) {}
-  ProductInput(ConstCudaView view) : ProductInput(view.data, view.rows, view.columns, view.stride) {}
+  BasicProductInput(BasicCudaView<const T> view) : BasicProductInput(view.data, view.rows, view.columns, view.stride) {}
 
-  const float* data;
+  const T* data;
   int64_t rows, columns, stride;
   ProductSteps steps;
 };
+using ProductInput = BasicProductInput<float>;
 
-struct ProductOutput {
-  ProductOutput(float* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
+template <typename T>
+struct BasicProductOutput {
+  BasicProductOutput(T* d, int64_t r, int64_t c, int64_t s, ProductSteps p = {})
       : data(d), rows(r), columns(c), stride(s), steps(p) {}
-  ProductOutput(CudaView view) : ProductOutput(view.data, view.rows, view.columns, view.stride) {}
+  BasicProductOutput(BasicCudaView<T> view) : BasicProductOutput(view.data, view.rows, view.columns, view.stride) {}
 
-  float* data;
+  T* data;
   int64_t rows, columns, stride;
   ProductSteps steps;
 };
+using ProductOutput = BasicProductOutput<float>;
 
 // Products of which causality leaves half, in tiles of kCausalTile rows. Row i of C, or of A where K is cut, is query i
 // or key i of a window.
@@ -71,6 +76,11 @@ struct ProductOptions {
 
 // Enqueues C = A B of the given form.
 void launch_product(ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c,
+                    const ProductOptions& options, cudaStream_t stream);
+// Of matrices in bf16; options.arithmetic is kBf16. What is added to is rounded once more. C: float or __nv_bfloat16.
+template <typename C>
+void launch_product(ProductForm form, const BasicProductInput<__nv_bfloat16>& a,
+                    const BasicProductInput<__nv_bfloat16>& b, const BasicProductOutput<C>& c,
                     const ProductOptions& options, cudaStream_t stream);
 
 }  // namespace thimble

@@ -5,15 +5,17 @@
 //   struct Tiles {
 //     static constexpr ProductForm kForm; static constexpr int kColumns, kDepth, kThreads, kCtas;  // on a
 //     multiprocessor struct Stage;                                       // in shared memory: a step's tiles of A and B
-//     Tiles(const StoredFactor& a, const StoredFactor& b, int first_row, int first_column);
+//     Tiles(const StoredFactor<T>& a, const StoredFactor<T>& b, int first_row, int first_column);
 //     void load(int k); void store(Stage&) const;         // from device memory to registers; from there to the stage
 //     void multiply(const Stage&);
-//     void write(const ProductOutput& c, float* matrix, const ProductShape& shape) const;
+//     template <typename C>
+//     void write(const BasicProductOutput<C>& c, C* matrix, const ProductShape& shape) const;
 //   };
 #pragma once
 
 #include <string>
 
+#include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/products/cuda_float_product.cuh"
 #include "runtime/tensor/host_device.h"
 
@@ -31,39 +33,45 @@ __device__ inline int64_t offset_of(const ProductSteps& steps, int64_t outer, in
 }
 
 // One matrix of a batch.
+template <typename T>
 struct StoredFactor {
-  const float* data;
+  const T* data;
   int64_t stride;
   int rows, columns;
 
-  __device__ StoredFactor(const ProductInput& m, int64_t outer, int64_t inner)
+  __device__ StoredFactor(const BasicProductInput<T>& m, int64_t outer, int64_t inner)
       : data(m.data + offset_of(m.steps, outer, inner)),
         stride(m.stride),
         rows(static_cast<int>(m.rows)),
         columns(static_cast<int>(m.columns)) {}
 
-  // Four consecutive elements of a row; what does not exist is zero. kVector: rows begin at multiples of 16 bytes and
-  // have a multiple of four columns.
+  // Four consecutive elements of a row; what does not exist is zero. kVector: rows begin at multiples of four elements
+  // and have a multiple of four columns.
   template <bool kVector>
   __device__ float4 load4(int row, int column) const {
     float4 v{0, 0, 0, 0};
     if (row >= rows || column >= columns) return v;
-    const float* at = data + row * stride + column;
-    if constexpr (kVector) return *reinterpret_cast<const float4*>(at);
-    v.x = at[0];
-    if (column + 1 < columns) v.y = at[1];
-    if (column + 2 < columns) v.z = at[2];
-    if (column + 3 < columns) v.w = at[3];
+    const T* at = data + row * stride + column;
+    if constexpr (kVector && std::is_same_v<T, float>) {
+      return *reinterpret_cast<const float4*>(at);
+    } else if constexpr (kVector) {
+      const float2 low = load_pair(at), high = load_pair(at + 2);
+      return {low.x, low.y, high.x, high.y};
+    }
+    v.x = to_float(at[0]);
+    if (column + 1 < columns) v.y = to_float(at[1]);
+    if (column + 2 < columns) v.z = to_float(at[2]);
+    if (column + 3 < columns) v.w = to_float(at[3]);
     return v;
   }
 };
 
 // On the way to shared memory: a tile of kSide rows (or columns) of C by kDepth of K of one factor, whose stored rows
 // run along K (kAlongDepth) or across it. Moved four elements at a time.
-template <int kSide, int kDepth, int kThreads, bool kAlongDepth, bool kVector>
+template <typename T, int kSide, int kDepth, int kThreads, bool kAlongDepth, bool kVector>
 class TileLoader {
  public:
-  __device__ TileLoader(const StoredFactor& factor, int first) : factor_(factor), first_(first) {}
+  __device__ TileLoader(const StoredFactor<T>& factor, int first) : factor_(factor), first_(first) {}
 
   __device__ void load(int k) {
 #pragma unroll
@@ -97,35 +105,41 @@ class TileLoader {
       return {index % (kSide / 4) * 4, index / (kSide / 4)};
   }
 
-  StoredFactor factor_;
+  StoredFactor<T> factor_;
   int first_;
   float4 loaded_[kLoads];
 };
 
-// kCount consecutive elements to C. kCount: 2 or 4; Vector: as many floats.
-template <typename Vector, int kCount>
-__device__ void write_sums(const float* sums, const ProductOutput& c, float* matrix, int64_t row, int64_t column,
+// kCount consecutive elements to C, 2 or 4.
+template <int kCount, typename C>
+__device__ void write_sums(const float* sums, const BasicProductOutput<C>& c, C* matrix, int64_t row, int64_t column,
                            const ProductShape& shape) {
   if (row >= c.rows || column >= c.columns) return;
-  float* at = matrix + row * c.stride + column;
+  C* at = matrix + row * c.stride + column;
   if (shape.whole_vectors) {
-    Vector vector{};
-    float* values = reinterpret_cast<float*>(&vector);
-    if (shape.add) vector = *reinterpret_cast<Vector*>(at);
+    if constexpr (kCount == 4 && std::is_same_v<C, float>) {
+      float4 vector = shape.add ? *reinterpret_cast<float4*>(at) : float4{0, 0, 0, 0};
+      vector.x += sums[0], vector.y += sums[1], vector.z += sums[2], vector.w += sums[3];
+      *reinterpret_cast<float4*>(at) = vector;
+    } else {
 #pragma unroll
-    for (int j = 0; j < kCount; ++j) values[j] = shape.add ? values[j] + sums[j] : sums[j];
-    *reinterpret_cast<Vector*>(at) = vector;
+      for (int j = 0; j < kCount; j += 2) {
+        float2 pair = shape.add ? load_pair(at + j) : float2{0, 0};
+        pair.x += sums[j], pair.y += sums[j + 1];
+        store_pair(at + j, pair);
+      }
+    }
     return;
   }
 #pragma unroll
   for (int j = 0; j < kCount; ++j)
-    if (column + j < c.columns) at[j] = shape.add ? at[j] + sums[j] : sums[j];
+    if (column + j < c.columns) at[j] = from_float<C>(shape.add ? to_float(at[j]) + sums[j] : sums[j]);
 }
 
-template <typename Tiles>
+template <typename Tiles, typename T, typename C>
 __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kCtas)
-    product_kernel(const __grid_constant__ ProductInput a, const __grid_constant__ ProductInput b,
-                   const __grid_constant__ ProductOutput c, const __grid_constant__ ProductShape shape) {
+    product_kernel(const __grid_constant__ BasicProductInput<T> a, const __grid_constant__ BasicProductInput<T> b,
+                   const __grid_constant__ BasicProductOutput<C> c, const __grid_constant__ ProductShape shape) {
   __shared__ __align__(16) typename Tiles::Stage stages[2];
   int index = static_cast<int>(blockIdx.x);
   const int first_column = index % shape.column_tiles * Tiles::kColumns;
@@ -137,7 +151,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kCtas)
   const int begin = shape.part == ProductPart::kDepthFromRow ? first_row : 0;
   const int end = shape.part == ProductPart::kDepthToRow ? min(shape.depth, first_row + kCausalTile) : shape.depth;
 
-  Tiles tiles(StoredFactor(a, outer, inner), StoredFactor(b, outer, inner), first_row, first_column);
+  Tiles tiles(StoredFactor<T>(a, outer, inner), StoredFactor<T>(b, outer, inner), first_row, first_column);
   tiles.load(begin);
   int stage = 0;
   for (int k = begin; k < end; k += Tiles::kDepth, stage ^= 1) {
@@ -151,16 +165,16 @@ __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kCtas)
 
 template <typename Operand>
 bool has_whole_vectors(const Operand& m) {
-  return reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.stride % 4 == 0 && m.columns % 4 == 0 &&
+  return reinterpret_cast<uintptr_t>(m.data) % (4 * sizeof(*m.data)) == 0 && m.stride % 4 == 0 && m.columns % 4 == 0 &&
          m.steps.outer % 4 == 0 && m.steps.inner % 4 == 0;
 }
 
-// Tiles<form, columns, has_vectors>
-template <template <ProductForm, int, bool> typename Tiles>
+// Tiles<T, form, columns, has_vectors>
+template <template <typename, ProductForm, int, bool> typename Tiles, typename T, typename C>
 class ProductLauncher {
  public:
-  ProductLauncher(const ProductInput& a, const ProductInput& b, const ProductOutput& c, const ProductOptions& options,
-                  cudaStream_t stream)
+  ProductLauncher(const BasicProductInput<T>& a, const BasicProductInput<T>& b, const BasicProductOutput<C>& c,
+                  const ProductOptions& options, cudaStream_t stream)
       : a_(a), b_(b), c_(c), options_(options), stream_(stream) {}
 
   void launch(ProductForm form) const {
@@ -182,9 +196,9 @@ class ProductLauncher {
   template <ProductForm kForm, int kColumns>
   void launch(int64_t depth) const {
     if (has_whole_vectors(a_) && has_whole_vectors(b_))
-      launch<Tiles<kForm, kColumns, true>>(depth);
+      launch<Tiles<T, kForm, kColumns, true>>(depth);
     else
-      launch<Tiles<kForm, kColumns, false>>(depth);
+      launch<Tiles<T, kForm, kColumns, false>>(depth);
   }
   template <typename Kind>
   void launch(int64_t depth) const {
@@ -198,12 +212,12 @@ class ProductLauncher {
     const int64_t tiles = int64_t{shape.row_tiles} * shape.column_tiles * options_.batch.outer * options_.batch.inner;
     if (tiles > INT32_MAX)
       throw DeviceError("CUDA: a product of " + std::to_string(tiles) + " tiles, at most 2^31 - 1");
-    launch_kernel(product_kernel<Kind>, {dim3(static_cast<unsigned>(tiles)), Kind::kThreads}, stream_, a_, b_, c_,
+    launch_kernel(product_kernel<Kind, T, C>, {dim3(static_cast<unsigned>(tiles)), Kind::kThreads}, stream_, a_, b_, c_,
                   shape);
   }
 
-  const ProductInput &a_, &b_;
-  const ProductOutput& c_;
+  const BasicProductInput<T>&a_, &b_;
+  const BasicProductOutput<C>& c_;
   const ProductOptions& options_;
   cudaStream_t stream_;
 };
