@@ -1,10 +1,11 @@
 // cuda_gradient_bench.cu: the backward pass of a 30M-parameter golf-gpt with random weights on CUDA device 0, its
-// products, and loss statistics of 64 x 2048 tokens; each with products in float32 and in bf16.
+// products, and loss statistics of 64 x 2048 tokens; each in float32 and in bf16.
 #include <benchmark/benchmark.h>
 
 #include "bench/runtime/golf30m_shape.h"
 #include "gptq/statistics/statistics_sum.h"
 #include "runtime/cuda/cuda_gradient_pass.cuh"
+#include "runtime/cuda/cuda_gradient_products.cuh"
 #include "runtime/cuda/cuda_matrix_gradients.cuh"
 
 namespace thimble {
@@ -26,9 +27,10 @@ const TokenSequences& sequences() {
 
 constexpr Numerics kNumerics[] = {Numerics::kFp32, Numerics::kBf16};
 
-// Argument `bf16` of a benchmark, the i-th.
-ProductArithmetic arithmetic_of(const benchmark::State& state, size_t i) {
-  return gradient_arithmetic(kNumerics[state.range(i)]);
+// Calls body(T*) for argument `bf16` of a benchmark, the i-th.
+template <typename Body>
+void with_storage(const benchmark::State& state, size_t i, const Body& body) {
+  with_gradient_type(kNumerics[state.range(i)], body);
 }
 
 // From a model and tokens in host memory to statistics there; the first call of a process besides loads the kernels.
@@ -55,44 +57,48 @@ BENCHMARK(loss_statistics)
     ->UseRealTime();
 
 // Gradients of matrices, or none.
-class MatrixObserver final : public CudaGradientObserver {
+template <typename T>
+class MatrixObserver final : public CudaGradientObserver<T> {
  public:
-  MatrixObserver(CudaMatrixGradients* matrices, CudaGradientProducts& products)
-      : matrices_(matrices), products_(products) {}
-  void on_output_gradient(const std::string&, ConstCudaView, ConstCudaView, const BatchShape&, cudaStream_t) override {}
-  void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstCudaView, const BatchShape&,
+  using typename CudaGradientObserver<T>::ConstView;
+
+  explicit MatrixObserver(CudaMatrixGradients* matrices) : matrices_(matrices) {}
+  void on_output_gradient(const std::string&, ConstView, ConstView, const BatchShape&, cudaStream_t) override {}
+  void on_head_gradient(const std::string&, ConstView, ConstCudaView, const BatchShape&, cudaStream_t) override {}
+  void on_lookup_gradient(const std::string&, std::span<const int32_t>, ConstView, const BatchShape&,
                           cudaStream_t) override {}
-  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input,
-                          const BatchShape& batch, cudaStream_t stream) override {
-    if (matrices_) matrices_->add_products(model()->network->id_of(weight), gradient, input, batch, products_, stream);
+  void on_linear_gradient(const std::string& weight, ConstView gradient, ConstView input, const BatchShape& batch,
+                          cudaStream_t stream) override {
+    if (matrices_) matrices_->add_products(model()->network->id_of(weight), gradient, input, batch, stream);
   }
 
  private:
   CudaMatrixGradients* matrices_;
-  CudaGradientProducts& products_;
 };
 
 // 8 sequences; `back`: 1 the backward pass too, with the gradients of vectors; 2 with those of matrices as well.
 void pass(benchmark::State& state) {
-  const CudaNetworkWeights<float> on_device(*model(), {}, cuda_plain_options(sizeof(float)));
-  const bool has_matrices = state.range(0) > 1;
-  CudaGradientPass gradients(on_device,
-                             {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices},
-                             kLength, kBatch.sequences, kBatch.positions, arithmetic_of(state, 1));
-  CudaVectorSums vectors(on_device.network());
-  CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch,
-                               DivergenceOptions::Adds::kNothing);
-  matrices.set_zero(gradients.stream());
-  MatrixObserver observer(has_matrices ? &matrices : nullptr, gradients.products());
-  std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
-  DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
-  auto run = [&] {
-    gradients.forward(sequences().tokens, kLength, kBatch);
-    if (state.range(0) > 0) gradients.backward(next_token_targets(targets.data()), observer, &vectors);
-    check_cuda(cudaStreamSynchronize(gradients.stream()));
-  };
-  run();
-  for (auto _ : state) run();
+  with_storage(state, 1, [&]<typename T>(T*) {
+    const CudaNetworkWeights<T> on_device(*model(), {}, cuda_plain_options(sizeof(T)));
+    const bool has_matrices = state.range(0) > 1;
+    CudaGradientPass<T> gradients(
+        on_device, {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices}, kLength,
+        kBatch.sequences, kBatch.positions);
+    CudaVectorSums vectors(on_device.network());
+    CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch,
+                                 DivergenceOptions::Adds::kNothing);
+    matrices.set_zero(gradients.stream());
+    MatrixObserver<T> observer(has_matrices ? &matrices : nullptr);
+    std::vector<int32_t> next(static_cast<size_t>(kBatch.rows()), 3);
+    DeviceArray<int32_t> targets{std::span<const int32_t>(next)};
+    auto run = [&] {
+      gradients.forward(sequences().tokens, kLength, kBatch);
+      if (state.range(0) > 0) gradients.backward(next_token_targets(targets.data()), observer, &vectors);
+      check_cuda(cudaStreamSynchronize(gradients.stream()));
+    };
+    run();
+    for (auto _ : state) run();
+  });
 }
 BENCHMARK(pass)
     ->ArgNames({"back", "bf16"})
@@ -101,28 +107,37 @@ BENCHMARK(pass)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
-void zero(CudaView x) { check_cuda(cudaMemset(x.data, 0, static_cast<size_t>(x.count()) * sizeof(float))); }
+template <typename T>
+void zero(BasicCudaView<T> x) {
+  check_cuda(cudaMemset(x.data, 0, static_cast<size_t>(x.count()) * sizeof(T)));
+}
 
-// Rows of 8 sequences by (N, K) or back, or the gradient of a matrix (N, K): flops are multiplications and additions.
+// Rows of 8 sequences by (N, K) or back, or the gradient of a matrix (N, K), which is summed in float32: flops are
+// multiplications and additions.
 void product(benchmark::State& state) {
   auto form = static_cast<ProductForm>(state.range(0));
   int64_t rows = kBatch.rows(), out = state.range(1), in = state.range(2);
-  CudaFloatMatrix a, b, c;
-  a.resize(rows, form == ProductForm::kNT ? in : out);
-  b.resize(form == ProductForm::kTN ? rows : out, in);
-  c.resize(form == ProductForm::kTN ? out : rows, form == ProductForm::kNT ? out : in);
-  for (CudaFloatMatrix* matrix : {&a, &b, &c}) zero(matrix->view());
-  CudaStream stream;
-  CudaGradientProducts products(arithmetic_of(state, 3));
-  auto run = [&] {
-    for (int i = 0; i < 20; ++i) {
-      products.forget();
-      products.multiply(form, ConstCudaView(a), ConstCudaView(b), c.view(), /*add=*/false, /*batch=*/1, stream);
-    }
-    stream.wait();
-  };
-  run();
-  for (auto _ : state) run();
+  with_storage(state, 3, [&]<typename T>(T*) {
+    BasicCudaMatrix<T> a, b, c;
+    CudaFloatMatrix sums;
+    a.resize(rows, form == ProductForm::kNT ? in : out);
+    b.resize(form == ProductForm::kTN ? rows : out, in);
+    c.resize(rows, form == ProductForm::kNT ? out : in);
+    sums.resize(out, in);
+    for (BasicCudaMatrix<T>* matrix : {&a, &b, &c}) zero(matrix->view());
+    CudaStream stream;
+    auto run = [&] {
+      const BasicProductInput<T> left(a.view()), right(b.view());
+      for (int i = 0; i < 20; ++i)
+        if (form == ProductForm::kTN)
+          launch_gradient_product(form, left, right, ProductOutput(sums), /*add=*/false, /*batch=*/1, stream);
+        else
+          launch_gradient_product(form, left, right, BasicProductOutput<T>(c), /*add=*/false, /*batch=*/1, stream);
+      stream.wait();
+    };
+    run();
+    for (auto _ : state) run();
+  });
   state.counters["flops"] =
       benchmark::Counter(40.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in),
                          benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
@@ -138,26 +153,42 @@ BENCHMARK(product)
 
 // All layers' worth: 8 sequences, 8 heads of 64 in groups of 2.
 void attention(benchmark::State& state) {
-  CudaFloatAttention attention(arithmetic_of(state, 1));
-  CudaAttentionSums sums;
-  CudaFloatMatrix wide[4], narrow[4];
-  for (CudaFloatMatrix& matrix : wide) matrix.resize(kBatch.rows(), 512);
-  for (CudaFloatMatrix& matrix : narrow) matrix.resize(kBatch.rows(), 256);
-  CudaStream stream;
-  for (CudaFloatMatrix& matrix : wide) zero(matrix.view());
-  for (CudaFloatMatrix& matrix : narrow) zero(matrix.view());
-  const op::Attention shape{8, 4, 64, 0.125f, true, 0};
-  auto run = [&] {
-    if (state.range(0) > 0)
-      attention.backward(wide[0], narrow[0], narrow[1], wide[3], shape, kBatch, sums, wide[1], wide[2], narrow[2],
-                         narrow[3], stream);
-    else
-      attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, sums, wide[3], stream);
-    stream.wait();
-  };
-  attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, sums, wide[3], stream);
-  run();
-  for (auto _ : state) run();
+  with_storage(state, 1, [&]<typename T>(T*) {
+    constexpr bool kIsFloat = std::is_same_v<T, float>;
+    std::conditional_t<kIsFloat, CudaFloatAttention, CudaBf16Attention> attention;
+    CudaAttentionSums sums;
+    BasicCudaMatrix<T> wide[4], narrow[4];
+    for (BasicCudaMatrix<T>& matrix : wide) matrix.resize(kBatch.rows(), 512);
+    for (BasicCudaMatrix<T>& matrix : narrow) matrix.resize(kBatch.rows(), 256);
+    CudaStream stream;
+    for (BasicCudaMatrix<T>& matrix : wide) zero(matrix.view());
+    for (BasicCudaMatrix<T>& matrix : narrow) zero(matrix.view());
+    const op::Attention shape{8, 4, 64, 0.125f, true, 0};
+    auto forward = [&] {
+      if constexpr (kIsFloat)
+        attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[3], stream);
+      else
+        attention.forward(wide[0], narrow[0], narrow[1], shape, kBatch, sums, wide[3], stream);
+    };
+    auto backward = [&] {
+      if constexpr (kIsFloat)
+        attention.backward(wide[0], narrow[0], narrow[1], shape, kBatch, wide[1], wide[2], narrow[2], narrow[3],
+                           stream);
+      else
+        attention.backward(wide[0], narrow[0], narrow[1], wide[3], wide[1], shape, kBatch, sums, wide[2], narrow[2],
+                           narrow[3], stream);
+    };
+    auto run = [&] {
+      if (state.range(0) > 0)
+        backward();
+      else
+        forward();
+      stream.wait();
+    };
+    forward();
+    run();
+    for (auto _ : state) run();
+  });
 }
 BENCHMARK(attention)
     ->ArgNames({"back", "bf16"})

@@ -234,7 +234,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     }
     std::unique_ptr<CudaTeacher<T>> teacher;
     std::unique_ptr<const PassWeights> teacher_weights;  // null where all sequences are kept
-    FloatWeights base;  // to change, and to make the student of
+    FloatWeights base;                                   // to change, and to make the student of
     PassWeights student;
     DeviceArray<float> gains;  // of matrices that are made anew, one after the other
     CudaVectorSums vectors;

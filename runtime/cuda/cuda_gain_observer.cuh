@@ -70,7 +70,8 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
     looked_up_.resize(gradient.rows, gradient.columns);
     const CudaMatrix<T>& from = student_.matrix(network_.head.weight);
     launch_rows(gradient.rows, LookUpRows<T>{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
-    pass_.column_dots().add(gradient, ConstView(looked_up_), batch, sums_.data() + places_.at(kLookup).first, {}, stream);
+    pass_.column_dots().add(gradient, ConstView(looked_up_), batch, sums_.data() + places_.at(kLookup).first, {},
+                            stream);
   }
 
   void on_linear_gradient(const std::string& weight, ConstView gradient, ConstView input, const BatchShape& batch,

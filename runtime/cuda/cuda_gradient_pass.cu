@@ -237,8 +237,8 @@ double CudaGradientPass<T>::forward_loss(const CudaTargetRows& targets) {
   return loss();
 }
 
-#define THIMBLE_INSTANTIATE(T)                                                                                  \
-  template class CudaGradientPass<T>;                                                                           \
+#define THIMBLE_INSTANTIATE(T)        \
+  template class CudaGradientPass<T>; \
   template void launch_logits(BasicCudaView<const T>, const CudaMatrix<T>&, float, CudaView, cudaStream_t);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)

@@ -1,6 +1,6 @@
-// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device: the instructions of
-// a PassPlan, as CpuPass runs them window by window. T is what weights, values and gradients are stored as: float, with
-// products in float32, or __nv_bfloat16, with products on tensor cores; logits and all sums are float32 or more. A
+// cuda_gradient_pass.cuh: forward and backward pass over a batch of whole windows on one CUDA device: the instructions
+// of a PassPlan, as CpuPass runs them window by window. T is what weights, values and gradients are stored as: float,
+// with products in float32, or __nv_bfloat16, with products on tensor cores; logits and all sums are float32 or more. A
 // window's gradients are the same bits whatever other windows share the batch.
 #pragma once
 
@@ -99,8 +99,8 @@ class CudaGradientPass {
 
   // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
   // object. options.has_backward is true.
-  CudaGradientPass(const CudaNetworkWeights<T>& weights, const PassOptions& options, int64_t context,
-                   int64_t sequences, int64_t positions);
+  CudaGradientPass(const CudaNetworkWeights<T>& weights, const PassOptions& options, int64_t context, int64_t sequences,
+                   int64_t positions);
   CudaGradientPass(const CudaGradientPass&) = delete;
   CudaGradientPass& operator=(const CudaGradientPass&) = delete;
 

@@ -19,7 +19,7 @@ template void launch_gradient_product(ProductForm, const BasicProductInput<__nv_
                                       const BasicProductInput<__nv_bfloat16>&, const BasicProductOutput<float>&, bool,
                                       int64_t, cudaStream_t);
 template void launch_gradient_product(ProductForm, const BasicProductInput<__nv_bfloat16>&,
-                                      const BasicProductInput<__nv_bfloat16>&,
-                                      const BasicProductOutput<__nv_bfloat16>&, bool, int64_t, cudaStream_t);
+                                      const BasicProductInput<__nv_bfloat16>&, const BasicProductOutput<__nv_bfloat16>&,
+                                      bool, int64_t, cudaStream_t);
 
 }  // namespace thimble

@@ -245,9 +245,8 @@ struct Normalise {
   __device__ void operator()(int64_t row, int lane) const {
     const T* from = x.data + row * x.stride;
     const LayerMoments moments(from, x.columns, epsilon, lane);
-    store_columns(out.data + row * out.stride, x.columns, lane, [&](int64_t c) {
-      return from_float<T>((to_float(from[c]) - moments.mean) * moments.inverse);
-    });
+    store_columns(out.data + row * out.stride, x.columns, lane,
+                  [&](int64_t c) { return from_float<T>((to_float(from[c]) - moments.mean) * moments.inverse); });
   }
 };
 
@@ -294,9 +293,8 @@ struct HeadsBackward {
     }
     __syncwarp();
     if (!lanes.exists) return;
-    lanes.for_columns(d, [&](int i, int c) {
-      out[c] = from_float<T>(adds ? to_float(out[c]) + factor * g[i] : factor * g[i]);
-    });
+    lanes.for_columns(
+        d, [&](int i, int c) { out[c] = from_float<T>(adds ? to_float(out[c]) + factor * g[i] : factor * g[i]); });
   }
 };
 
@@ -312,7 +310,8 @@ void CudaGradientRows<T>::launch_wide(bool has_vectors_too, bool adds, BasicCuda
 
 template <typename T>
 template <typename Function>
-void CudaGradientRows<T>::write_rows(bool has_vectors_too, bool adds, BasicCudaView<T> dx, const Function& function) const {
+void CudaGradientRows<T>::write_rows(bool has_vectors_too, bool adds, BasicCudaView<T> dx,
+                                     const Function& function) const {
   launch_wide(has_vectors_too, adds, dx, [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
     return WriteRows<T, kWidth, Function>{out, function};
   });
@@ -337,13 +336,13 @@ void CudaGradientRows<T>::subtract(In<T> x, const float* bias, BasicCudaView<T> 
 
 template <typename T>
 void CudaGradientRows<T>::scale_ungated(In<T> dy, const float* weight, const float* gate, bool adds,
-                                     BasicCudaView<T> dx) const {
+                                        BasicCudaView<T> dx) const {
   write_rows(has_vectors(dy), adds, dx, Ungated<T>{dy, weight, gate});
 }
 
 template <typename T>
-void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, float epsilon, In<T> dy,
-                                bool adds, BasicCudaView<T> dx) const {
+void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, float epsilon, In<T> dy, bool adds,
+                                   BasicCudaView<T> dx) const {
   launch_wide(has_vectors(x) && has_vectors(dy), adds, dx, [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
     return RmsNormBackward<T, kWidth>{x, dy, gain, factor, epsilon, out};
   });
@@ -351,14 +350,14 @@ void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, flo
 
 template <typename T>
 void CudaGradientRows<T>::layer_norm(In<T> x, const float* weight, float epsilon, In<T> dy, bool adds,
-                                  BasicCudaView<T> dx) const {
+                                     BasicCudaView<T> dx) const {
   launch_rows(x.rows, LayerNormBackward<T>{x, dy, weight, epsilon, {dx, adds}}, stream_);
 }
 
 template <typename T>
 void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const float* norm_gain,
-                             const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
-                             bool adds, BasicCudaView<T> dx) const {
+                                const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
+                                bool adds, BasicCudaView<T> dx) const {
   const HeadRows all(dy.rows, dy.columns / head_dim, head_dim);
   launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
     return HeadsBackward<T, kLanes, kPieces>{
@@ -368,19 +367,18 @@ void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const 
 
 template <typename T>
 void CudaGradientRows<T>::rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, In<T> dy,
-                                   BasicCudaView<T> dx) const {
+                                      BasicCudaView<T> dx) const {
   heads({}, head_dim, 0, nullptr, nullptr, rotation, positions, dy, /*adds=*/false, dx);
 }
 
 template <typename T>
-void CudaGradientRows<T>::activate(Activation activation, In<T> x, In<T> dy, bool adds,
-                                BasicCudaView<T> dx) const {
+void CudaGradientRows<T>::activate(Activation activation, In<T> x, In<T> dy, bool adds, BasicCudaView<T> dx) const {
   write_rows(has_vectors(x) && has_vectors(dy), adds, dx, ActivationBackward<T>{activation, x, dy});
 }
 
 template <typename T>
 void CudaGradientRows<T>::gate(Activation activation, In<T> x, In<T> a, In<T> dy, bool adds,
-                            BasicCudaView<T> dx) const {
+                               BasicCudaView<T> dx) const {
   write_rows(has_vectors(x) && has_vectors(a) && has_vectors(dy), adds, dx, GateBackward<T>{activation, x, a, dy});
 }
 

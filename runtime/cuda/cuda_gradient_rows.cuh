@@ -1,6 +1,7 @@
 // cuda_gradient_rows.cuh: transposes of the row operations of network.h, on one stream. Arithmetic is float32, rows are
-// stored as T = float or __nv_bfloat16. d<x> is the gradient of the loss by x. The formulas are derived in cpu_kernels.cpp. `adds`: to what dx holds; otherwise
-// dx may be dy, but for smear(). A row's result depends on its own sequence alone.
+// stored as T = float or __nv_bfloat16. d<x> is the gradient of the loss by x. The formulas are derived in
+// cpu_kernels.cpp. `adds`: to what dx holds; otherwise dx may be dy, but for smear(). A row's result depends on its own
+// sequence alone.
 #pragma once
 
 #include "runtime/cuda/cuda_node_rows.cuh"
@@ -22,15 +23,13 @@ class CudaGradientRows {
   void subtract(ConstView x, const float* bias, View out) const;
   // dx = (1 - gate) * weight * dy.
   void scale_ungated(ConstView dy, const float* weight, const float* gate, bool adds, View dx) const;
-  void rms_norm(ConstView x, const float* gain, float factor, float epsilon, ConstView dy, bool adds,
-                View dx) const;
+  void rms_norm(ConstView x, const float* gain, float factor, float epsilon, ConstView dy, bool adds, View dx) const;
   void layer_norm(ConstView x, const float* weight, float epsilon, ConstView dy, bool adds, View dx) const;
   // op::Heads at positions row % positions.
   void heads(ConstView x, int64_t head_dim, float epsilon, const float* norm_gain, const float* head_gain,
              const NodeRotation& rotation, int64_t positions, ConstView dy, bool adds, View dx) const;
   // The rotation of heads alone, for gradients of their gains.
-  void rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, ConstView dy,
-                   View dx) const;
+  void rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, ConstView dy, View dx) const;
   void activate(Activation activation, ConstView x, ConstView dy, bool adds, View dx) const;
   // y = f(x) * a: by x, and by a.
   void gate(Activation activation, ConstView x, ConstView a, ConstView dy, bool adds, View dx) const;

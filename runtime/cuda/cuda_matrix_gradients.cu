@@ -163,9 +163,9 @@ void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows
               AddGroups<T>{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
 }
 
-#define THIMBLE_INSTANTIATE(T)                                                                             \
-  template void CudaMatrixGradients::add_products(MatrixId, BasicCudaView<const T>, BasicCudaView<const T>, \
-                                                  const BatchShape&, cudaStream_t);                         \
+#define THIMBLE_INSTANTIATE(T)                                                                               \
+  template void CudaMatrixGradients::add_products(MatrixId, BasicCudaView<const T>, BasicCudaView<const T>,  \
+                                                  const BatchShape&, cudaStream_t);                          \
   template void CudaMatrixGradients::add_lookups(MatrixId, std::span<const int32_t>, BasicCudaView<const T>, \
                                                  cudaStream_t);
 THIMBLE_INSTANTIATE(float)

@@ -1,8 +1,9 @@
 // cuda_matrix_gradients.cuh: sums of the gradients by matrices of a network in device memory, in float32, of gradients
-// and inputs in T = float or __nv_bfloat16: the gradient by W (N, K) of y = x W^T is dy^T x, and by a table what its readers leave at each row.
-// Sums go window by window, and of a row that is looked up often position by position; what a table is multiplied with
-// and what is looked up in it are added at the end: the same bits however windows are grouped into batches. Such sums
-// are parts of one that may be made of them here: the first, and each of the others added to it, element by element.
+// and inputs in T = float or __nv_bfloat16: the gradient by W (N, K) of y = x W^T is dy^T x, and by a table what its
+// readers leave at each row. Sums go window by window, and of a row that is looked up often position by position; what
+// a table is multiplied with and what is looked up in it are added at the end: the same bits however windows are
+// grouped into batches. Such sums are parts of one that may be made of them here: the first, and each of the others
+// added to it, element by element.
 #pragma once
 
 #include <memory>

@@ -58,8 +58,7 @@ class CudaTranspose {
   void operator()(const op::RmsNorm& o) const {
     if (has_sums(0)) {
       const View normed = scratch(0, dy_.columns);
-      CudaNodeRows<T>(pass_.stream_)
-          .rms_norm(node_rows(input(0)), nullptr, o.factor, o.epsilon, {}, node_rows(normed));
+      CudaNodeRows<T>(pass_.stream_).rms_norm(node_rows(input(0)), nullptr, o.factor, o.epsilon, {}, node_rows(normed));
       add_sums(0, normed);
     }
     rows_.rms_norm(input(0), weights_.vector(o.gain), o.factor, o.epsilon, dy_, adds(0), gradient(0));
@@ -181,7 +180,8 @@ class CudaTranspose {
   bool has_sums(int kind) const { return vectors_ && vectors_->at(at_.node, kind); }
   // Adds sums over rows of dy * `factor`, where anybody asks for them.
   void add_sums(int kind, ConstView factor) const {
-    if (has_sums(kind)) pass_.dots_.add(ConstView(dy_), factor, pass_.batch_, vectors_->at(at_.node, kind), {}, pass_.stream_);
+    if (has_sums(kind))
+      pass_.dots_.add(ConstView(dy_), factor, pass_.batch_, vectors_->at(at_.node, kind), {}, pass_.stream_);
   }
 
   CudaGradientPass<T>& pass_;
@@ -202,8 +202,7 @@ void CudaGradientPass<T>::backward(const CudaTargetRows& targets, CudaGradientOb
       case Instruction::Kind::kForward: run(instruction); break;
       case Instruction::Kind::kZero: CudaGradientRows<T>(stream_).zero(view(instruction.output_gradient)); break;
       case Instruction::Kind::kBackward:
-        std::visit(CudaTranspose(*this, instruction, observer, vectors),
-                   network_.nodes[instruction.node].operation);
+        std::visit(CudaTranspose(*this, instruction, observer, vectors), network_.nodes[instruction.node].operation);
         break;
     }
   }

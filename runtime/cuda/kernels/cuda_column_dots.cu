@@ -93,12 +93,12 @@ void CudaColumnDots::add(BasicCudaView<const A> a, BasicCudaView<const B> b, con
   dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
   sum_pieces_kernel<A, B><<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
   check_cuda(cudaGetLastError());
-  add_pieces_kernel<A><<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad,
-                                                                                      sums);
+  add_pieces_kernel<A>
+      <<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad, sums);
   check_cuda(cudaGetLastError());
 }
 
-#define THIMBLE_INSTANTIATE(A, B)                                                                              \
+#define THIMBLE_INSTANTIATE(A, B)                                                                               \
   template void CudaColumnDots::add(BasicCudaView<const A>, BasicCudaView<const B>, const BatchShape&, double*, \
                                     const CudaBadTerm&, cudaStream_t);
 THIMBLE_INSTANTIATE(float, float)

@@ -36,8 +36,8 @@ class BasicCudaMatrix {
  public:
   BasicCudaMatrix() = default;
   // A copy of a matrix in host memory, on the current device.
-  explicit BasicCudaMatrix(const Matrix& host) requires std::is_same_v<T, float>
-      : rows_(host.rows()), columns_(host.cols()) {
+  explicit BasicCudaMatrix(const Matrix& host) requires std::is_same_v<T, float> : rows_(host.rows()),
+                                                                                   columns_(host.cols()) {
     if (!empty()) data_ = DeviceArray<float>(host.values());
   }
 

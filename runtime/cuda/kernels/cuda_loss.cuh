@@ -1,5 +1,5 @@
-// cuda_loss.cuh: losses at the output head and their gradients, from float32 to T = float or __nv_bfloat16. z are the logits before the softcap, l =
-// cap * tanh(z / cap), or z where the cap is 0; p = softmax(l).
+// cuda_loss.cuh: losses at the output head and their gradients, from float32 to T = float or __nv_bfloat16. z are the
+// logits before the softcap, l = cap * tanh(z / cap), or z where the cap is 0; p = softmax(l).
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_float_matrix.cuh"

@@ -42,8 +42,8 @@ class CudaFloatProduct : public CudaTest, public ::testing::WithParamInterface<P
     const double of_factors = GetParam() == ProductArithmetic::kBf16 ? 2.02 * 0x1p-8 : 0;
     return ((static_cast<double>(k) + 2) * 0x1p-24 + of_factors) * magnitude + 0x1p-23;
   }
-  // multiply(form, a, b, c, add) of all forms and sizes.
-  template <typename Multiply>
+  // multiply(form, a, b, c, add) of all forms and sizes; factors are stored as T, products as C.
+  template <typename T, typename C, typename Multiply>
   static void expect_sums(const Multiply& multiply) {
     for (ProductForm form : {ProductForm::kNT, ProductForm::kNN, ProductForm::kTN})
       for (Sizes s : kSizes)
@@ -52,15 +52,17 @@ class CudaFloatProduct : public CudaTest, public ::testing::WithParamInterface<P
             SCOPED_TRACE(::testing::Message() << "form " << static_cast<int>(form) << ", " << s.m << " x " << s.n
                                               << " x " << s.k << ", guard " << guard << (add ? ", added" : ""));
             Matrix a = left(form, s), b = right(form, s), before = random_values(s.m, s.n, 3);
-            DeviceCopy da(a, guard), db(b, guard);
-            DeviceCopy dc = add ? DeviceCopy(before, guard) : DeviceCopy::poisoned(s.m, s.n, guard);
-            multiply(form, ProductInput(da), ProductInput(db), ProductOutput(dc), add);
+            BasicDeviceCopy<T> da(a, guard), db(b, guard);
+            BasicDeviceCopy<C> dc =
+                add ? BasicDeviceCopy<C>(before, guard) : BasicDeviceCopy<C>::poisoned(s.m, s.n, guard);
+            multiply(form, BasicProductInput<T>(da), BasicProductInput<T>(db), BasicProductOutput<C>(dc), add);
             Matrix c = dc.download();
             for (int64_t r = 0; r < s.m; ++r)
               for (int64_t n = 0; n < s.n; ++n) {
                 double magnitude = 0, expected = reference(form, a, b, r, n, 0, s.k, &magnitude);
                 if (add) expected += before(r, n);
-                ASSERT_NEAR(c(r, n), expected, allowed(s.k, magnitude + std::abs(expected))) << r << ' ' << n;
+                ASSERT_NEAR(c(r, n), expected, allowed(s.k, magnitude + std::abs(expected) + std::abs(before(r, n))))
+                    << r << ' ' << n;
               }
           }
   }
@@ -73,59 +75,89 @@ class CudaFloatProduct : public CudaTest, public ::testing::WithParamInterface<P
 };
 
 TEST_P(CudaFloatProduct, IsTheSumOfProducts) {
-  expect_sums([](ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add) {
+  auto multiply = [](ProductForm form, const auto& a, const auto& b, const auto& c, bool add) {
     launch_product(form, a, b, c, {.arithmetic = GetParam(), .add = add}, nullptr);
-  });
+  };
+  expect_sums<float, float>(multiply);
+  if (GetParam() != ProductArithmetic::kBf16) return;
+  expect_sums<__nv_bfloat16, float>(multiply);
+  expect_sums<__nv_bfloat16, __nv_bfloat16>(multiply);
 }
 
 TEST_P(CudaFloatProduct, OfGradientsIsTheSumOfProducts) {
-  CudaGradientProducts products(GetParam());
-  expect_sums([&](ProductForm form, const ProductInput& a, const ProductInput& b, const ProductOutput& c, bool add) {
-    products.multiply(form, a, b, c, add, /*batch=*/1, nullptr);
-  });
+  auto multiply = [](ProductForm form, const auto& a, const auto& b, const auto& c, bool add) {
+    launch_gradient_product(form, a, b, c, add, /*batch=*/1, nullptr);
+  };
+  if (GetParam() != ProductArithmetic::kBf16) return expect_sums<float, float>(multiply);
+  expect_sums<__nv_bfloat16, float>(multiply);
+  expect_sums<__nv_bfloat16, __nv_bfloat16>(multiply);
 }
 
 // Windows of 67 rows, which no tile ends with.
+template <typename T, typename Allowed>
+void expect_windows_apart(const Allowed& allowed) {
+  constexpr int64_t kWindows = 3, kRows = 67, kM = 136;
+  for (int64_t n : {36, 40}) {
+    Matrix a = random_values(kWindows * kRows, kM, 1), b = random_values(kWindows * kRows, n, 2);
+    BasicDeviceCopy<T> da(a, 8), db(b, 8);
+    DeviceCopy dc = DeviceCopy::poisoned(kWindows * kM, n, 8);
+    launch_gradient_product(ProductForm::kTN, BasicProductInput<T>(da.data(), kRows, kM, kM, {.outer = kRows * kM}),
+                            BasicProductInput<T>(db.data(), kRows, n, n, {.outer = kRows * n}),
+                            ProductOutput(dc.data(), kM, n, n, {.outer = kM * n}), /*add=*/false, kWindows, nullptr);
+    Matrix c = dc.download();
+    for (int64_t w = 0; w < kWindows; ++w)
+      for (int64_t m = 0; m < kM; ++m)
+        for (int64_t i = 0; i < n; ++i) {
+          double magnitude = 0;
+          const double expected = reference(ProductForm::kTN, a, b, m, i, w * kRows, (w + 1) * kRows, &magnitude);
+          ASSERT_NEAR(c(w * kM + m, i), expected, allowed(kRows, magnitude)) << w << ' ' << m << ' ' << i;
+        }
+  }
+}
+
 TEST_P(CudaFloatProduct, OfGradientsKeepsWindowsApart) {
-  constexpr int64_t kWindows = 3, kRows = 67, kM = 130, kN = 36;
-  Matrix a = random_values(kWindows * kRows, kM, 1), b = random_values(kWindows * kRows, kN, 2);
-  DeviceCopy da(a, 8), db(b, 8), dc = DeviceCopy::poisoned(kWindows * kM, kN, 8);
-  CudaGradientProducts products(GetParam());
-  products.multiply(ProductForm::kTN, {da.data(), kRows, kM, kM, {.outer = kRows * kM}},
-                    {db.data(), kRows, kN, kN, {.outer = kRows * kN}}, {dc.data(), kM, kN, kN, {.outer = kM * kN}},
-                    /*add=*/false, kWindows, nullptr);
-  Matrix c = dc.download();
-  for (int64_t w = 0; w < kWindows; ++w)
-    for (int64_t m = 0; m < kM; ++m)
-      for (int64_t n = 0; n < kN; ++n) {
-        double magnitude = 0;
-        const double expected = reference(ProductForm::kTN, a, b, m, n, w * kRows, (w + 1) * kRows, &magnitude);
-        ASSERT_NEAR(c(w * kM + m, n), expected, allowed(kRows, magnitude)) << w << ' ' << m << ' ' << n;
-      }
+  if (GetParam() == ProductArithmetic::kBf16)
+    expect_windows_apart<__nv_bfloat16>(allowed);
+  else
+    expect_windows_apart<float>(allowed);
 }
 
 // Rows of a product, and a window's sums, are the same bits alone.
-TEST_P(CudaFloatProduct, OfGradientsDoesNotDependOnTheBatch) {
-  Matrix a = random_values(300, 100, 1), b = random_values(80, 100, 2), d = random_values(300, 80, 3);
-  DeviceCopy da(a, 8), db(b, 8), dd(d, 8), whole = DeviceCopy::poisoned(300, 80, 8),
-                                           sums = DeviceCopy::poisoned(300, 100, 8);
-  CudaGradientProducts products(GetParam());
-  products.multiply(ProductForm::kNT, ProductInput(da), ProductInput(db), ProductOutput(whole), /*add=*/false,
-                    /*batch=*/1, nullptr);
-  products.multiply(ProductForm::kTN, {dd.data(), 100, 80, 80, {.outer = 100 * 80}},
-                    {da.data(), 100, 100, 100, {.outer = 100 * 100}}, {sums.data(), 80, 100, 100, {.outer = 100 * 100}},
-                    /*add=*/false, /*batch=*/3, nullptr);
-  DeviceCopy row = DeviceCopy::poisoned(1, 80, 8), sum = DeviceCopy::poisoned(80, 100, 8);
-  CudaGradientProducts alone(GetParam());
-  alone.multiply(ProductForm::kNT, {da.data() + 171 * 100, 1, 100, 100}, ProductInput(db), ProductOutput(row),
-                 /*add=*/false, /*batch=*/1, nullptr);
-  alone.multiply(ProductForm::kTN, {dd.data() + 100 * 80, 100, 80, 80}, {da.data() + 100 * 100, 100, 100, 100},
-                 ProductOutput(sum), /*add=*/false, /*batch=*/1, nullptr);
+template <typename T>
+void expect_the_same_in_any_batch(int64_t depth) {
+  using Input = BasicProductInput<T>;
+  using Copy = BasicDeviceCopy<T>;
+  Matrix a = random_values(300, depth, 1), b = random_values(80, depth, 2), d = random_values(300, 80, 3);
+  Copy da(a, 8), db(b, 8), dd(d, 8), whole = Copy::poisoned(300, 80, 8);
+  DeviceCopy sums = DeviceCopy::poisoned(240, depth, 8);
+  launch_gradient_product(ProductForm::kNT, Input(da), Input(db), BasicProductOutput<T>(whole), /*add=*/false,
+                          /*batch=*/1, nullptr);
+  launch_gradient_product(ProductForm::kTN, Input(dd.data(), 100, 80, 80, {.outer = 100 * 80}),
+                          Input(da.data(), 100, depth, depth, {.outer = 100 * depth}),
+                          ProductOutput(sums.data(), 80, depth, depth, {.outer = 80 * depth}), /*add=*/false,
+                          /*batch=*/3, nullptr);
+  Copy row = Copy::poisoned(1, 80, 8);
+  DeviceCopy sum = DeviceCopy::poisoned(80, depth, 8);
+  launch_gradient_product(ProductForm::kNT, Input(da.data() + 171 * depth, 1, depth, depth), Input(db),
+                          BasicProductOutput<T>(row), /*add=*/false, /*batch=*/1, nullptr);
+  launch_gradient_product(ProductForm::kTN, Input(dd.data() + 100 * 80, 100, 80, 80),
+                          Input(da.data() + 100 * depth, 100, depth, depth), ProductOutput(sum), /*add=*/false,
+                          /*batch=*/1, nullptr);
   const Matrix all_rows = whole.download(), one_row = row.download(), one_sum = sum.download();
   const Matrix all_sums = sums.download();
   for (int64_t c = 0; c < 80; ++c) EXPECT_EQ(one_row(0, c), all_rows(171, c)) << c;
   for (int64_t r = 0; r < 80; ++r)
-    for (int64_t c = 0; c < 100; ++c) ASSERT_EQ(one_sum(r, c), all_sums(100 + r, c)) << r << ' ' << c;
+    for (int64_t c = 0; c < depth; ++c) ASSERT_EQ(one_sum(r, c), all_sums(80 + r, c)) << r << ' ' << c;
+}
+
+TEST_P(CudaFloatProduct, OfGradientsDoesNotDependOnTheBatch) {
+  for (int64_t depth : {100, 104}) {
+    SCOPED_TRACE(depth);
+    if (GetParam() == ProductArithmetic::kBf16)
+      expect_the_same_in_any_batch<__nv_bfloat16>(depth);
+    else
+      expect_the_same_in_any_batch<float>(depth);
+  }
 }
 
 // Four products at once: two outer, two inner of which both share B.

@@ -24,8 +24,10 @@ Matrix download(const NodeRows<T>& rows) {
   return values;
 }
 
-inline Matrix download(ConstCudaView view) {
-  return download(NodeRows<float>{const_cast<float*>(view.data), view.rows, view.columns, view.stride, view.columns});
+template <typename T>
+Matrix download(BasicCudaView<T> view) {
+  using Value = std::remove_const_t<T>;
+  return download(NodeRows<Value>{const_cast<Value*>(view.data), view.rows, view.columns, view.stride, view.columns});
 }
 
 // Without what pads its heads.

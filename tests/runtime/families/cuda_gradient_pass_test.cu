@@ -24,19 +24,27 @@ struct Seen {
 };
 
 // A matrix or a table may be used several times: the first use that a backward pass comes to counts here.
-class DeviceRecorder final : public CudaGradientObserver {
+template <typename T>
+class DeviceRecorder final : public CudaGradientObserver<T> {
  public:
-  void on_output_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView output, const BatchShape&,
+  using typename CudaGradientObserver<T>::ConstView;
+
+  void on_output_gradient(const std::string& weight, ConstView gradient, ConstView output, const BatchShape&,
                           cudaStream_t) override {
     seen.gradients.emplace(weight, download(gradient));
     seen.outputs.emplace(weight, download(output));
   }
-  void on_linear_gradient(const std::string& weight, ConstCudaView gradient, ConstCudaView input, const BatchShape&,
+  void on_head_gradient(const std::string& weight, ConstView gradient, ConstCudaView output, const BatchShape&,
+                        cudaStream_t) override {
+    seen.gradients.emplace(weight, download(gradient));
+    seen.outputs.emplace(weight, download(output));
+  }
+  void on_linear_gradient(const std::string& weight, ConstView gradient, ConstView input, const BatchShape&,
                           cudaStream_t) override {
     EXPECT_EQ(input.rows, gradient.rows);
     seen.inputs.emplace(weight, download(input));
   }
-  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstCudaView gradient,
+  void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstView gradient,
                           const BatchShape&, cudaStream_t) override {
     if (seen.lookups.emplace(table, download(gradient)).second) seen.rows[table].assign(rows.begin(), rows.end());
   }
@@ -113,9 +121,9 @@ void expect_the_cpus(const NetworkSample& sample) {
   const double expected_loss = reference.run(tokens, {}, expected, &expected_vectors);
 
   const CudaNetworkWeights<float> weights(*sample.weights, {}, cuda_plain_options(sizeof(float)));
-  CudaGradientPass pass(weights, kOptions, context, 1, positions);
+  CudaGradientPass<float> pass(weights, kOptions, context, 1, positions);
   CudaVectorSums vectors(weights.network());
-  DeviceRecorder found;
+  DeviceRecorder<float> found;
   const DeviceArray<int32_t> targets = upload_targets(tokens, 1, 0, positions);
   pass.forward(tokens, 0, {1, positions});
   pass.backward(next_token_targets(targets.data()), found, &vectors);
@@ -156,11 +164,15 @@ TEST(CudaGradientsOfALargeVocabulary, AreTheCpus) {
   const auto weights = random_weights(std::move(ops).head(x, "head"), 7);
   const std::vector<Token> tokens = random_tokens(kSequences * (kPositions + 1), kVocabulary, 4);
   const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
-  CudaGradientPass pass(on_device, {.has_backward = true}, kPositions, kSequences, kPositions);
+  CudaGradientPass<float> pass(on_device, {.has_backward = true}, kPositions, kSequences, kPositions);
   const DeviceArray<int32_t> targets = upload_targets(tokens, kSequences, kPositions + 1, kPositions);
-  struct Pieces final : CudaGradientObserver {
-    void on_output_gradient(const std::string&, ConstCudaView gradient, ConstCudaView, const BatchShape& batch,
+  struct Pieces final : CudaGradientObserver<float> {
+    void on_output_gradient(const std::string&, ConstCudaView, ConstCudaView, const BatchShape&,
                             cudaStream_t) override {
+      FAIL() << "no other matrix";
+    }
+    void on_head_gradient(const std::string&, ConstCudaView gradient, ConstCudaView, const BatchShape& batch,
+                          cudaStream_t) override {
       EXPECT_EQ(gradient.rows, batch.rows());
       firsts.push_back(batch.first_position);
     }
@@ -193,10 +205,11 @@ class CudaGradientBatches : public CudaTest {
  protected:
   static constexpr int64_t kSequences = 4, kLength = 150;
 
-  Seen run(CudaGradientPass& pass, int64_t first, int64_t sequences, CudaVectorSums* vectors) const {
+  template <typename T>
+  Seen run(CudaGradientPass<T>& pass, int64_t first, int64_t sequences, CudaVectorSums* vectors) const {
     const auto of_batch = std::span(tokens).subspan(static_cast<size_t>(first * kLength));
     const DeviceArray<int32_t> targets = upload_targets(of_batch, sequences, kLength, kLength - 1);
-    DeviceRecorder recorder;
+    DeviceRecorder<T> recorder;
     pass.forward(of_batch, kLength, {sequences, kLength - 1});
     pass.backward(next_token_targets(targets.data()), recorder, vectors);
     check_cuda(cudaStreamSynchronize(pass.stream()));
@@ -207,22 +220,24 @@ class CudaGradientBatches : public CudaTest {
   std::vector<Token> tokens = random_tokens(kSequences * kLength, weights->network->vocabulary(), 4);
 };
 
-class CudaGradientArithmetic : public CudaGradientBatches, public ::testing::WithParamInterface<ProductArithmetic> {};
+template <typename T>
+class CudaGradientStorage : public CudaGradientBatches {};
 
-INSTANTIATE_TEST_SUITE_P(, CudaGradientArithmetic,
-                         ::testing::Values(ProductArithmetic::kFloat32, ProductArithmetic::kBf16));
+using StorageTypes = ::testing::Types<float, __nv_bfloat16>;
+TYPED_TEST_SUITE(CudaGradientStorage, StorageTypes);
 
 // Bit for bit: windows alone, two by two, and all at once; and all at once again.
-TEST_P(CudaGradientArithmetic, IsTheSameInAnyBatch) {
-  const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
+TYPED_TEST(CudaGradientStorage, IsTheSameInAnyBatch) {
+  using Fixture = CudaGradientBatches;
+  const CudaNetworkWeights<TypeParam> on_device(*this->weights, {}, cuda_plain_options(sizeof(TypeParam)));
   std::vector<VectorGradients> sums;
   std::vector<std::map<std::string, std::vector<float>>> seen;
   for (int64_t batch : {4, 1, 2, 4}) {
-    CudaGradientPass pass(on_device, kOptions, kLength, batch, kLength - 1, GetParam());
+    CudaGradientPass<TypeParam> pass(on_device, kOptions, Fixture::kLength, batch, Fixture::kLength - 1);
     CudaVectorSums vectors(on_device.network());
     std::map<std::string, std::vector<float>>& all = seen.emplace_back();
-    for (int64_t first = 0; first < kSequences; first += batch)
-      for (const auto& [name, gradient] : run(pass, first, batch, &vectors).gradients)
+    for (int64_t first = 0; first < Fixture::kSequences; first += batch)
+      for (const auto& [name, gradient] : this->run(pass, first, batch, &vectors).gradients)
         all[name].insert(all[name].end(), gradient.values().begin(), gradient.values().end());
     sums.push_back(vectors.read(on_device.host_vectors(), pass.stream()));
   }
@@ -239,13 +254,12 @@ TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
   Matrix expected(hidden.rows, weights->network->vocabulary());
   reference.logits(hidden, expected);
   const CudaNetworkWeights<float> on_device(*weights, {}, cuda_plain_options(sizeof(float)));
-  CudaGradientPass pass(on_device, kOptions, kLength, 1, kLength - 1);
+  CudaGradientPass<float> pass(on_device, kOptions, kLength, 1, kLength - 1);
   pass.forward(inputs, 0, {1, kLength - 1});
   DeviceArray<float> logits(expected.rows() * expected.cols());
   const CudaView view{logits.data(), expected.rows(), expected.cols()};
   const Head& head = weights->network->head;
-  CudaGradientProducts products(ProductArithmetic::kFloat32);
-  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, products, view, pass.stream());
+  launch_logits(pass.head_input(), on_device.matrix(head.weight), head.softcap, view, pass.stream());
   check_cuda(cudaStreamSynchronize(pass.stream()));
   const Matrix found = download(view);
   for (int64_t r = 0; r < expected.rows(); ++r)

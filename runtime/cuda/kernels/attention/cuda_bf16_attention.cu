@@ -317,8 +317,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
       for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          scores[f][j][i] = exp2_fast(scores[f][j][i] * in.score_scale - log_sums[f][i / 2]) *
-                            (products[f][j][i] - along[f][i / 2]);
+          scores[f][j][i] =
+              exp2_fast(scores[f][j][i] * in.score_scale - log_sums[f][i / 2]) * (products[f][j][i] - along[f][i / 2]);
     }
     multiply_values<kHead, kKeys>(sums, scores, keys.k_at(step), kBf16);
   }
@@ -368,8 +368,7 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
   auto load_step = [&](int step) {
     const int head = head_of(step), first_query = first_query_of(step);
     HeadRows<kHead>(in.q, in, sequence, head).template load<kStep>(q_at(step), first_query);
-    HeadRows<kHead>(in.dy, in, sequence, head)
-        .template load<kStep>(q_at(step) + StepTile::kBytes, first_query);
+    HeadRows<kHead>(in.dy, in, sequence, head).template load<kStep>(q_at(step) + StepTile::kBytes, first_query);
     if (threadIdx.x < kStep) {
       const int query = first_query + static_cast<int>(threadIdx.x);
       const int64_t row = first_of(in, sequence, head) + query;
@@ -399,7 +398,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
 #pragma unroll
       for (int j = 0; j < kStep / 8; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) weights[f][j][i] = exp2_fast(weights[f][j][i] * in.score_scale - rows[8 * j + i % 2].x);
+        for (int i = 0; i < 4; ++i)
+          weights[f][j][i] = exp2_fast(weights[f][j][i] * in.score_scale - rows[8 * j + i % 2].x);
     }
     multiply_values<kHead, kStep>(value_sums, weights, q_at(step) + StepTile::kBytes, kBf16);
     FragmentValues<kStep> products[kFragments] = {};
@@ -544,12 +544,12 @@ void CudaBf16Attention::backward(ConstBf16View q, ConstBf16View k, ConstBf16View
   }
   Operands in = operands(q, k, v, shape, batch, sums, stream);
   const bool is_in_place = !shape.exclusive && lies_in_place(dy, shape.head_dim);
-  in.dy = is_in_place ? Bf16Heads{dy.data, dy.stride}
-                      : Bf16Heads{dy_.data(), shape.heads * padded_width(shape.head_dim)};
+  in.dy =
+      is_in_place ? Bf16Heads{dy.data, dy.stride} : Bf16Heads{dy_.data(), shape.heads * padded_width(shape.head_dim)};
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    launch_rows(
-        batch.rows() * shape.kv_heads,
-        PrepareGradients<kHead / 32>{v, y, dy, in, shape.exclusive, is_in_place ? nullptr : dy_.data(), dv}, stream);
+    launch_rows(batch.rows() * shape.kv_heads,
+                PrepareGradients<kHead / 32>{v, y, dy, in, shape.exclusive, is_in_place ? nullptr : dy_.data(), dv},
+                stream);
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
                                    KeySteps<kHead, kBackwardStep<kHead, kFragments>>::kBytes;

@@ -1,5 +1,5 @@
-// cuda_bf16_attention.cuh: causal attention of whole windows and its backward pass, on bf16 matrices in device memory, on
-// tensor cores (mma.sync): weights and their gradients are rounded to bf16, sums are float32. Weights that multiply
+// cuda_bf16_attention.cuh: causal attention of whole windows and its backward pass, on bf16 matrices in device memory,
+// on tensor cores (mma.sync): weights and their gradients are rounded to bf16, sums are float32. Weights that multiply
 // values count with twice the bits of bf16, and so do outputs where the backward pass reads them, as y . dy asks for,
 // from which dy . v is subtracted. Scores stay on the chip (flash attention, Dao, arXiv 2307.08691, algorithms 1 and 2)
 // and are computed again backwards, once by queries and once by keys: every output has one writer, and its sum one
@@ -40,10 +40,10 @@ struct Bf16Heads {
 
 // Of a batch, as the kernels read it. Weights are 2^(score_scale * q.k).
 struct Bf16AttentionOperands {
-  Bf16Heads q, k, v, dy;                // (S*T, H*width), (S*T, G*width) twice, (S*T, H*width)
-  float *log_sums, *along_own;          // CudaAttentionSums
-  __nv_bfloat16* remainders;            // likewise
-  float* along;                         // (S, H, T): y . dy
+  Bf16Heads q, k, v, dy;        // (S*T, H*width), (S*T, G*width) twice, (S*T, H*width)
+  float *log_sums, *along_own;  // CudaAttentionSums
+  __nv_bfloat16* remainders;    // likewise
+  float* along;                 // (S, H, T): y . dy
   int positions, heads, kv_heads, window, head_dim;
   float score_scale;
 };

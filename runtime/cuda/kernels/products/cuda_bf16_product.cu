@@ -1,6 +1,7 @@
-// cuda_bf16_product.cu: products on tensor cores (mma.sync) of factors in bf16, or of float32 factors that are rounded on
-// their way to shared memory. A warp computes 64 x 32 of C. Tiles lie in shared memory as the factors are stored, [row][k] or
-// [k][row]; ldmatrix turns the latter. Padding of 16 bytes spreads the eight rows that it reads at once over all banks.
+// cuda_bf16_product.cu: products on tensor cores (mma.sync) of factors in bf16, or of float32 factors that are rounded
+// on their way to shared memory. A warp computes 64 x 32 of C. Tiles lie in shared memory as the factors are stored,
+// [row][k] or [k][row]; ldmatrix turns the latter. Padding of 16 bytes spreads the eight rows that it reads at once
+// over all banks.
 #include <cuda_bf16.h>
 
 #include <cassert>
@@ -95,7 +96,7 @@ class Bf16Tiles {
 #pragma unroll
         for (int half = 0; half < 2; ++half)
           write_sums<2>(sums_[i][j] + 2 * half, c, matrix, first_row_ + row_ + 16 * i + 8 * half + lane / 4,
-                                first_column_ + column_ + 8 * j + lane % 4 * 2, shape);
+                        first_column_ + column_ + 8 * j + lane % 4 * 2, shape);
   }
 
  private:

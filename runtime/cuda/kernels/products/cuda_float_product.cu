@@ -67,7 +67,7 @@ class FloatTiles {
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         write_sums<4>(sums_[i] + 4 * half, c, matrix, first_row_ + row_ + i % 4 + i / 4 * (kRows / 2),
-                              first_column_ + column_ + half * (kColumns / 2), shape);
+                      first_column_ + column_ + half * (kColumns / 2), shape);
   }
 
  private:
