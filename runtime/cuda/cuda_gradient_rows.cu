@@ -58,8 +58,8 @@ struct Scaled {
   float factor;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
-    const auto g = columns_at<kWidth>(dy, row, c);
-    return columns_of<kWidth>([&](int i) { return (scale ? scale[c + i] * factor : factor) * g[i]; });
+    const auto g = columns_at<kWidth>(dy, row, c), times = vector_columns<kWidth>(scale, c);
+    return columns_of<kWidth>([&](int i) { return times[i] * factor * g[i]; });
   }
 };
 
@@ -69,8 +69,8 @@ struct WithoutBias {
   const float* bias;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
-    const auto own = columns_at<kWidth>(x, row, c);
-    return columns_of<kWidth>([&](int i) { return own[i] - bias[c + i]; });
+    const auto own = columns_at<kWidth>(x, row, c), added = vector_columns<kWidth>(bias, c);
+    return columns_of<kWidth>([&](int i) { return own[i] - added[i]; });
   }
 };
 
@@ -80,8 +80,9 @@ struct Ungated {
   const float *weight, *gate;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
-    const auto g = columns_at<kWidth>(dy, row, c);
-    return columns_of<kWidth>([&](int i) { return weight[c + i] * (1 - gate[c + i]) * g[i]; });
+    const auto g = columns_at<kWidth>(dy, row, c), weights = vector_columns<kWidth>(weight, c),
+               gates = vector_columns<kWidth>(gate, c);
+    return columns_of<kWidth>([&](int i) { return weights[i] * (1 - gates[i]) * g[i]; });
   }
 };
 
@@ -154,7 +155,8 @@ struct SmearBackward {
     const auto g = columns_at<kWidth>(dy, row, c);
     Columns<kWidth> next = {};
     if (row % positions < positions - 1) next = columns_at<kWidth>(dy, row + 1, c);
-    return columns_of<kWidth>([&](int i) { return (1 - gate[c + i]) * g[i] + gate[c + i] * next[i]; });
+    const auto gates = vector_columns<kWidth>(gate, c);
+    return columns_of<kWidth>([&](int i) { return (1 - gates[i]) * g[i] + gates[i] * next[i]; });
   }
 };
 
@@ -180,8 +182,8 @@ struct RmsNormBackward {
 
   __device__ void operator()(int64_t row, int lane) const {
     auto g = [&](int64_t c) {
-      const auto gradient = columns_at<kWidth>(dy, row, c);
-      return columns_of<kWidth>([&](int i) { return gain ? gradient[i] * gain[c + i] : gradient[i]; });
+      const auto gradient = columns_at<kWidth>(dy, row, c), gains = vector_columns<kWidth>(gain, c);
+      return columns_of<kWidth>([&](int i) { return gradient[i] * gains[i]; });
     };
     float squares = 0, dot = 0;
     for (int64_t c = lane * kWidth; c < x.columns; c += 32 * kWidth) {
@@ -326,26 +328,27 @@ void CudaGradientRows<T>::zero(BasicCudaView<T> x) const {
 template <typename T>
 void CudaGradientRows<T>::scale(In<T> dy, const float* scale, float factor, bool adds, BasicCudaView<T> dx) const {
   if (!adds && !scale && factor == 1 && dx.data == dy.data) return;
-  write_rows(has_vectors(dy), adds, dx, Scaled<T>{dy, scale, factor});
+  write_rows(has_vectors(dy) && is_row_vector(scale), adds, dx, Scaled<T>{dy, scale, factor});
 }
 
 template <typename T>
 void CudaGradientRows<T>::subtract(In<T> x, const float* bias, BasicCudaView<T> out) const {
-  write_rows(has_vectors(x), /*adds=*/false, out, WithoutBias<T>{x, bias});
+  write_rows(has_vectors(x) && is_row_vector(bias), /*adds=*/false, out, WithoutBias<T>{x, bias});
 }
 
 template <typename T>
 void CudaGradientRows<T>::scale_ungated(In<T> dy, const float* weight, const float* gate, bool adds,
                                         BasicCudaView<T> dx) const {
-  write_rows(has_vectors(dy), adds, dx, Ungated<T>{dy, weight, gate});
+  write_rows(has_vectors(dy) && is_row_vector(weight) && is_row_vector(gate), adds, dx, Ungated<T>{dy, weight, gate});
 }
 
 template <typename T>
 void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, float epsilon, In<T> dy, bool adds,
                                    BasicCudaView<T> dx) const {
-  launch_wide(has_vectors(x) && has_vectors(dy), adds, dx, [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
-    return RmsNormBackward<T, kWidth>{x, dy, gain, factor, epsilon, out};
-  });
+  launch_wide(has_vectors(x) && has_vectors(dy) && is_row_vector(gain), adds, dx,
+              [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
+                return RmsNormBackward<T, kWidth>{x, dy, gain, factor, epsilon, out};
+              });
 }
 
 template <typename T>
@@ -389,7 +392,7 @@ void CudaGradientRows<T>::gated(Activation activation, In<T> x, In<T> dy, bool a
 
 template <typename T>
 void CudaGradientRows<T>::smear(In<T> dy, const float* gate, int64_t positions, bool adds, BasicCudaView<T> dx) const {
-  write_rows(has_vectors(dy), adds, dx, SmearBackward<T>{dy, gate, positions});
+  write_rows(has_vectors(dy) && is_row_vector(gate), adds, dx, SmearBackward<T>{dy, gate, positions});
 }
 
 template <typename T>

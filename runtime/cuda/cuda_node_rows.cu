@@ -82,10 +82,8 @@ struct Sum {
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
-    return columns_of<kWidth>([&](int i) {
-      const float times = scale ? scale[c + i] * factor : factor;
-      return own[i] + times * other[i];
-    });
+    const auto times = vector_columns<kWidth>(scale, c);
+    return columns_of<kWidth>([&](int i) { return own[i] + times[i] * factor * other[i]; });
   }
 };
 
@@ -116,7 +114,8 @@ struct Mixed {
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
-    return columns_of<kWidth>([&](int i) { return first[c + i] * own[i] + second[c + i] * other[i]; });
+    const auto left = vector_columns<kWidth>(first, c), right = vector_columns<kWidth>(second, c);
+    return columns_of<kWidth>([&](int i) { return left[i] * own[i] + right[i] * other[i]; });
   }
 };
 
@@ -127,9 +126,10 @@ struct Skipped {
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
     const auto own = columns_at<T, kWidth>(x, row, c), other = columns_at<T, kWidth>(a, row, c);
+    const auto weights = vector_columns<kWidth>(weight, c), gates = vector_columns<kWidth>(gate, c);
     return columns_of<kWidth>([&](int i) {
-      const float weighted = weight[c + i] * other[i];
-      return gate ? (1 - gate[c + i]) * weighted + gate[c + i] * own[i] : weighted + own[i];
+      const float weighted = weights[i] * other[i];
+      return gate ? (1 - gates[i]) * weighted + gates[i] * own[i] : weighted + own[i];
     });
   }
 };
@@ -148,7 +148,8 @@ struct Smeared {
       before = columns_at<T, kWidth>(x, row - 1, c);
     else if (state)
       before = load_columns<kWidth>(state + row / positions * x.columns + c);
-    return columns_of<kWidth>([&](int i) { return (1 - gate[c + i]) * own[i] + gate[c + i] * before[i]; });
+    const auto gates = vector_columns<kWidth>(gate, c);
+    return columns_of<kWidth>([&](int i) { return (1 - gates[i]) * own[i] + gates[i] * before[i]; });
   }
 };
 
@@ -158,8 +159,8 @@ struct Biased {
   const float* bias;
   template <int kWidth>
   __device__ Columns<kWidth> operator()(Width<kWidth>, int64_t row, int64_t c) const {
-    const auto own = columns_at<T, kWidth>(y, row, c);
-    return columns_of<kWidth>([&](int i) { return own[i] + bias[c + i]; });
+    const auto own = columns_at<T, kWidth>(y, row, c), added = vector_columns<kWidth>(bias, c);
+    return columns_of<kWidth>([&](int i) { return own[i] + added[i]; });
   }
 };
 
@@ -180,8 +181,8 @@ struct RmsNormRows {
     squares = sum_over_lanes<32>(squares);
     const float scale = 1 / sqrtf(squares / static_cast<float>(x.columns) + epsilon) * factor;
     out.write(row, lane, [&](auto width, int64_t c) {
-      const auto own = columns_at<T, width>(x, row, c);
-      return columns_of<kWidth>([&](int i) { return own[i] * scale * (gain ? gain[c + i] : 1.0f); });
+      const auto own = columns_at<T, width>(x, row, c), gains = vector_columns<kWidth>(gain, c);
+      return columns_of<kWidth>([&](int i) { return own[i] * scale * gains[i]; });
     });
   }
 };
@@ -325,13 +326,13 @@ void CudaNodeRows<T>::copy_last(const NodeRows<T>& from, int64_t from_positions,
 template <typename T>
 void CudaNodeRows<T>::add(const NodeRows<T>& x, const NodeRows<T>& a, const float* scale, float factor,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a), r, y, Sum<T>{x, a, scale, factor});
+  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(scale), r, y, Sum<T>{x, a, scale, factor});
 }
 
 template <typename T>
 void CudaNodeRows<T>::rms_norm(const NodeRows<T>& x, const float* gain, float factor, float epsilon, const Rounding& r,
                                const NodeRows<T>& y) const {
-  launch_wide(has_vectors(x), r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
+  launch_wide(has_vectors(x) && is_row_vector(gain), r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
     return RmsNormRows<T, kWidth>{x, gain, factor, epsilon, out};
   });
 }
@@ -372,13 +373,15 @@ void CudaNodeRows<T>::gate(Activation activation, const NodeRows<T>& x, const No
 template <typename T>
 void CudaNodeRows<T>::mix(const NodeRows<T>& x, const NodeRows<T>& a, const float* first, const float* second,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a), r, y, Mixed<T>{x, a, first, second});
+  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(first) && is_row_vector(second), r, y,
+           Mixed<T>{x, a, first, second});
 }
 
 template <typename T>
 void CudaNodeRows<T>::skip(const NodeRows<T>& x, const NodeRows<T>& a, const float* weight, const float* gate,
                            const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a), r, y, Skipped<T>{x, a, weight, gate});
+  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(weight) && is_row_vector(gate), r, y,
+           Skipped<T>{x, a, weight, gate});
 }
 
 template <typename T>

@@ -17,25 +17,44 @@ struct Pieces {
   int64_t positions, first_position, columns, per_sequence, count;
 };
 
-// CTA (x, y): 32 columns of piece x. Thread (c, l) adds rows l, l + 8, ... of column c; then the 8 are added in order.
-template <typename A, typename B>
+// CTA (x, y): 32 * kWidth columns of piece x. Thread (c, l) adds rows l, l + 8, ... of kWidth neighbouring columns, 1
+// or 2; then the 8 are added in order.
+template <typename A, typename B, int kWidth>
 __global__ void sum_pieces_kernel(BasicCudaView<const A> a, BasicCudaView<const B> b, Pieces pieces, double* partials) {
-  __shared__ double sums[kLanes][kColumns];
-  int64_t piece = blockIdx.x, column = static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x;
-  int64_t sequence = piece / pieces.per_sequence, first = piece % pieces.per_sequence * kPiece;
-  int64_t end = min(first + kPiece, pieces.positions);
-  double sum = 0;
+  __shared__ double sums[kLanes][kColumns][kWidth];
+  const int64_t piece = blockIdx.x, column = (static_cast<int64_t>(blockIdx.y) * kColumns + threadIdx.x) * kWidth;
+  const int64_t sequence = piece / pieces.per_sequence, first = piece % pieces.per_sequence * kPiece;
+  const int64_t end = min(first + kPiece, pieces.positions);
+  double(&own)[kWidth] = sums[threadIdx.y][threadIdx.x];
+  double sum[kWidth] = {};
   if (column < pieces.columns)
+#pragma unroll 4
     for (int64_t p = first + threadIdx.y; p < end; p += kLanes) {
       const int64_t row = sequence * pieces.positions + p;
-      sum += static_cast<double>(to_float(a.data[row * a.stride + column])) *
-             static_cast<double>(to_float(b.data[row * b.stride + column]));
+      const A* left = a.data + row * a.stride + column;
+      const B* right = b.data + row * b.stride + column;
+      if constexpr (kWidth == 1) {
+        sum[0] += static_cast<double>(to_float(*left)) * static_cast<double>(to_float(*right));
+      } else {
+        const float2 x = load_pair(left), y = load_pair(right);
+        sum[0] += static_cast<double>(x.x) * static_cast<double>(y.x);
+        sum[1] += static_cast<double>(x.y) * static_cast<double>(y.y);
+      }
     }
-  sums[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) own[i] = sum[i];
   __syncthreads();
   if (threadIdx.y != 0 || column >= pieces.columns) return;
-  for (int lane = 1; lane < kLanes; ++lane) sum += sums[lane][threadIdx.x];
-  partials[piece * pieces.columns + column] = sum;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    for (int lane = 1; lane < kLanes; ++lane) sum[i] += sums[lane][threadIdx.x][i];
+    partials[piece * pieces.columns + column + i] = sum[i];
+  }
+}
+
+template <typename T>
+bool has_pairs(const BasicCudaView<const T>& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % (2 * sizeof(T)) == 0 && x.stride % 2 == 0 && x.columns % 2 == 0;
 }
 
 template <typename A>
@@ -90,9 +109,15 @@ void CudaColumnDots::add(BasicCudaView<const A> a, BasicCudaView<const B> b, con
   Pieces pieces{batch.positions, batch.first_position, a.columns, divide_up(batch.positions, kPiece), 0};
   pieces.count = batch.sequences * pieces.per_sequence;
   reserve(batch, a.columns);
-  dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns)));
-  sum_pieces_kernel<A, B><<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
-  check_cuda(cudaGetLastError());
+  auto sum_pieces = [&](auto kernel, int64_t width) {
+    const dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns * width)));
+    kernel<<<grid, dim3(kColumns, kLanes), 0, stream>>>(a, b, pieces, partials_.data());
+    check_cuda(cudaGetLastError());
+  };
+  if (has_pairs(a) && has_pairs(b))
+    sum_pieces(sum_pieces_kernel<A, B, 2>, 2);
+  else
+    sum_pieces(sum_pieces_kernel<A, B, 1>, 1);
   add_pieces_kernel<A>
       <<<divide_up(a.columns, kAddThreads), kAddThreads, 0, stream>>>(partials_.data(), a, pieces, bad, sums);
   check_cuda(cudaGetLastError());

@@ -32,12 +32,12 @@ __device__ Columns<kWidth> columns_of(const Map& map) {
   return out;
 }
 
-// From an address that is a multiple of kWidth * sizeof(T); kWidth: 1 or kRowVector<T>.
+// From an address that is a multiple of 16 bytes, or where kWidth is 1 any; kWidth: 1, kRowVector<T>, or of float 8.
 template <int kWidth, typename T>
 __device__ Columns<kWidth> load_columns(const T* at) {
   if constexpr (kWidth == 1) {
     return {{to_float(*at)}};
-  } else if constexpr (std::is_same_v<T, float>) {
+  } else if constexpr (kWidth == 4) {
     const float4 v = *reinterpret_cast<const float4*>(at);
     return {{v.x, v.y, v.z, v.w}};
   } else {
@@ -57,6 +57,15 @@ __device__ void write_columns(T* at, const Columns<kWidth>& columns) {
     Stored8<T>::rounded(columns.values).store(at);
 }
 
+// Of a vector, or as many ones where there is none.
+template <int kWidth>
+__device__ Columns<kWidth> vector_columns(const float* vector, int64_t column) {
+  if (vector) return load_columns<kWidth>(vector + column);
+  return columns_of<kWidth>([](int) { return 1.0f; });
+}
+
+// Can a vector be read 16 bytes at a time, where there is one?
+inline bool is_row_vector(const float* vector) { return reinterpret_cast<uintptr_t>(vector) % 16 == 0; }
 // Can rows be read and written 16 bytes at a time?
 template <typename T>
 bool has_row_vectors(const T* data, int64_t columns, int64_t stride) {
