@@ -1,6 +1,7 @@
 // cuda_sm90.cu: the host's part of cuda_sm90.cuh.
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
+#include <map>
 #include <span>
 
 #include "runtime/base/error.h"
@@ -11,13 +12,22 @@ namespace {
 // There is machine code for sm_90a in this build when this kernel has it; PTX of an older target would be empty.
 __global__ void sm90_probe_kernel() {}
 
-}  // namespace
-
-bool has_sm90_kernels() {
+bool finds_sm90_kernels() {
   if (compute_capability() != 90) return false;
   cudaFuncAttributes attributes{};
   check_cuda(cudaFuncGetAttributes(&attributes, sm90_probe_kernel));
   return attributes.binaryVersion == 90 && attributes.ptxVersion >= 90;
+}
+
+}  // namespace
+
+bool has_sm90_kernels() {
+  thread_local std::map<int, bool> found;  // by device: asked before each product
+  int device = 0;
+  check_cuda(cudaGetDevice(&device));
+  const auto [at, is_new] = found.try_emplace(device);
+  if (is_new) at->second = finds_sm90_kernels();
+  return at->second;
 }
 
 namespace {

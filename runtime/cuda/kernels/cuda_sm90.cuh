@@ -132,8 +132,7 @@ __device__ inline uint64_t operand(uint32_t address, uint32_t next_tile = 16) {
 }
 
 // acc (64, N) += A (64, 16) B^T, B (N, 16); `accumulate` 0 overwrites. Accumulators and an A in registers are the
-// fragments of cuda_gemm.cuh, 16 rows per warp. With A in registers, B lies transposed: rows run along K; else as the
-// template says.
+// fragments of cuda_gemm.cuh, 16 rows per warp. A transposed operand's rows run along K.
 template <typename T, bool kTransposedA = false, bool kTransposedB = false>
 __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b, int accumulate) {
   asm volatile(
@@ -157,21 +156,22 @@ __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b,
         "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
       : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
 }
-template <typename T>
+template <typename T, bool kTransposedB>
 __device__ void multiply_async(FragmentValues<64>& acc, const uint32_t (&a)[4], uint64_t b, int accumulate) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
+      "{%32, %33, %34, %35}, %36, p, 1, 1, %39;\n}\n"
       : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]), "+f"(acc[1][0]), "+f"(acc[1][1]),
         "+f"(acc[1][2]), "+f"(acc[1][3]), "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
         "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3]), "+f"(acc[4][0]), "+f"(acc[4][1]),
         "+f"(acc[4][2]), "+f"(acc[4][3]), "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]),
         "+f"(acc[6][0]), "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]), "+f"(acc[7][0]), "+f"(acc[7][1]),
         "+f"(acc[7][2]), "+f"(acc[7][3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName),
+        "n"(kTransposedB ? 1 : 0));
 }
 
 // All threads of a warpgroup move their registers to or from the CTA's pool. Per thread, a multiple of 8.

@@ -15,6 +15,9 @@
 #include "runtime/cuda/kernels/attention/cuda_attention_rows.cuh"
 #include "runtime/cuda/kernels/attention/cuda_attention_tiles.cuh"
 #include "runtime/cuda/kernels/attention/cuda_bf16_attention_rows.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention_sm90.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention_sums.cuh"
+#include "runtime/cuda/kernels/cuda_sm90.cuh"
 
 namespace thimble {
 namespace {
@@ -28,12 +31,6 @@ constexpr const Rounded* kBf16 = nullptr;
 constexpr int kTile = kAttentionTile, kStages = 2;
 
 using Operands = Bf16AttentionOperands;
-
-__device__ int heads_per_group(const Operands& in) { return in.heads / in.kv_heads; }
-// Where a head's values of queries begin.
-__device__ int64_t first_of(const Operands& in, int64_t sequence, int head) {
-  return (sequence * in.heads + head) * int64_t{in.positions};
-}
 
 // Rows of one head of one window.
 template <int kHead>
@@ -51,70 +48,6 @@ struct HeadRows {
     HeadTile<Rounded, kHead, kRows>::load(shared, data + first * stride, stride, positions - first);
   }
 };
-
-// Hands a fragment's sums to store(position, column, left, right), two neighbouring ones at a time, of which the left
-// one exists. `first`: its first row.
-template <int kHead, typename Store>
-__device__ void for_pairs(const FragmentValues<kHead>& sums, int first, const Operands& in, const Store& store) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int position = first + lane / 4 + half * 8;
-    if (position >= in.positions) continue;
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      const int column = 8 * j + lane % 4 * 2;
-      if (column < in.head_dim) store(position, column, sums[j][2 * half], sums[j][2 * half + 1]);
-    }
-  }
-}
-
-// Two neighbouring elements, or where a row ends or no pairs lie one after the other one at a time.
-struct PairStore {
-  bool has_pairs;
-  int head_dim;
-
-  __device__ PairStore(const Operands& in, const Rounded* data, int64_t stride)
-      : has_pairs(in.head_dim % 2 == 0 && stride % 2 == 0 && reinterpret_cast<uintptr_t>(data) % 4 == 0),
-        head_dim(in.head_dim) {}
-  // Returns what was stored.
-  __device__ float2 operator()(Rounded* at, int column, float left, float right) const {
-    if (has_pairs) return store_pair(at, {left, right});
-    at[0] = __float2bfloat16_rn(left);
-    if (column + 1 < head_dim) at[1] = __float2bfloat16_rn(right);
-    return {to_float(__float2bfloat16_rn(left)), to_float(__float2bfloat16_rn(right))};
-  }
-};
-
-// Writes or adds factor * sums of a fragment, whose first row is `first` of the window, to a head's columns.
-template <int kHead>
-__device__ void store_sums(const FragmentValues<kHead>& sums, float factor, bool adds, const Operands& in,
-                           int64_t sequence, int first, int head, const Bf16View& to) {
-  const PairStore store(in, to.data, to.stride);
-  for_pairs<kHead>(sums, first, in, [&](int position, int column, float left, float right) {
-    Rounded* at = to.data + (sequence * in.positions + position) * to.stride + head * in.head_dim + column;
-    left *= factor, right *= factor;
-    if (adds) {
-      left += to_float(at[0]);
-      if (column + 1 < in.head_dim) right += to_float(at[1]);
-    }
-    store(at, column, left, right);
-  });
-}
-
-// Outputs, and what rounding left of them.
-template <int kHead>
-__device__ void store_outputs(const FragmentValues<kHead>& out, const Operands& in, int64_t sequence, int first,
-                              int head, const Bf16View& to) {
-  const int64_t width = int64_t{in.heads} * in.head_dim;
-  const PairStore store(in, to.data, to.stride), store_remainder(in, in.remainders, width);
-  for_pairs<kHead>(out, first, in, [&](int position, int column, float left, float right) {
-    const int64_t row = sequence * in.positions + position;
-    const int at = head * in.head_dim + column;
-    const float2 stored = store(to.data + row * to.stride + at, column, left, right);
-    store_remainder(in.remainders + row * width + at, column, left - stored.x, right - stored.y);
-  });
-}
 
 // Keys of a step forwards, and backwards, where the sums take more registers.
 constexpr int kForwardStep = 64;
@@ -173,15 +106,6 @@ class KeySteps {
   uint32_t shared_;
 };
 
-// Products of queries and keys become logarithms of weights to the base of 2.
-template <int kKeys>
-__device__ void scale_scores(float scale, FragmentValues<kKeys>& scores) {
-#pragma unroll
-  for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scores[j][i] *= scale;
-}
-
 // What rounding to bf16 leaves of weights.
 template <int kKeys>
 __device__ void keep_remainders(FragmentValues<kKeys>& weights) {
@@ -191,35 +115,13 @@ __device__ void keep_remainders(FragmentValues<kKeys>& weights) {
     for (int i = 0; i < 4; ++i) weights[j][i] -= __bfloat162float(__float2bfloat16_rn(weights[j][i]));
 }
 
-// XSA of a fragment's outputs: removes their component along the own value, and keeps it. `first`: its first query.
-template <int kHead>
-__device__ void remove_own_value(FragmentValues<kHead>& out, const Operands& in, int64_t sequence, int first,
-                                 int head) {
-  const int lane = threadIdx.x % 32;
+// Products of queries and keys become logarithms of weights to the base of 2.
+template <int kKeys>
+__device__ void scale_scores(float scale, FragmentValues<kKeys>& scores) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int position = first + lane / 4 + half * 8, read = min(position, in.positions - 1);
-    const Rounded* own =
-        in.v.data + (sequence * in.positions + read) * in.v.stride + head / heads_per_group(in) * kHead;
-    float values[kHead / 8][2], squares = 0, dot = 0;
+  for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
-    for (int j = 0; j < kHead / 8; ++j) {
-      const float2 pair = load_pair(own + 8 * j + lane % 4 * 2);
-      values[j][0] = pair.x, values[j][1] = pair.y;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        squares += values[j][i] * values[j][i];
-        dot += values[j][i] * out[j][2 * half + i];
-      }
-    }
-    const float inverse = 1 / fmaxf(sqrtf(sum_over_lanes<4>(squares)), kLeastValueNorm);
-    const float along = sum_over_lanes<4>(dot) * inverse;
-#pragma unroll
-    for (int j = 0; j < kHead / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) out[j][2 * half + i] -= along * inverse * values[j][i];
-    if (lane % 4 == 0 && position < in.positions) in.along_own[first_of(in, sequence, head) + position] = along;
-  }
+    for (int i = 0; i < 4; ++i) scores[j][i] *= scale;
 }
 
 template <int kHead, int kFragments>
@@ -325,22 +227,6 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
 #pragma unroll
   for (int f = 0; f < kFragments; ++f)
     store_sums<kHead>(sums[f], scale, /*adds=*/false, in, at.sequence, at.query(f), at.head, dq);
-}
-
-// Scores of keys (rows of the fragment) and queries: as mask_scores().
-template <int kQueries>
-__device__ void mask_transposed(int first_key, int first_query, int window, FragmentValues<kQueries>& scores) {
-  const int lane = threadIdx.x % 32;
-  const bool has_diagonal = first_query < first_key + 15;
-  const bool has_window = first_seen(first_query + kQueries - 1, window) > first_key;
-  if (!has_diagonal && !has_window) return;
-#pragma unroll
-  for (int j = 0; j < kQueries / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int query = first_query + 8 * j + lane % 4 * 2 + i % 2, key = first_key + lane / 4 + i / 2 * 8;
-      if (key > query || key < first_seen(query, window)) scores[j][i] = -INFINITY;
-    }
 }
 
 template <int kHead, int kFragments>
@@ -464,6 +350,8 @@ Bf16Heads heads_of(ConstBf16View x, int64_t head_dim, DeviceArray<Rounded>& padd
   return {padded.data(), heads * width};
 }
 
+bool uses_sm90(const op::Attention& shape) { return shape.head_dim == kSm90HeadWidth && has_sm90_kernels(); }
+
 template <typename From, typename To>
 void convert(BasicCudaView<const From> from, BasicCudaView<To> to, cudaStream_t stream) {
   launch_rows(from.rows, ConvertRows<From, To>{from, to}, stream);
@@ -518,6 +406,7 @@ void CudaBf16Attention::forward(ConstBf16View q, ConstBf16View k, ConstBf16View 
   }
   sums.reserve(shape, batch);
   const Operands in = operands(q, k, v, shape, batch, sums, stream);
+  if (uses_sm90(shape)) return launch_attention_forward_sm90(in, batch.sequences, shape.exclusive, y, stream);
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes =

@@ -117,7 +117,8 @@ template <typename T>
 __device__ void start_values(FragmentValues<kHead>& out, const uint32_t (&p)[kKeys / 16][4], uint32_t values) {
   begin_products();
 #pragma unroll
-  for (int k = 0; k < kKeys / 16; ++k) multiply_async<T>(out, p[k], operand(values + k * 16 * kHead * 2), 1);
+  for (int k = 0; k < kKeys / 16; ++k)
+    multiply_async<T, /*kTransposedB=*/true>(out, p[k], operand(values + k * 16 * kHead * 2), 1);
   commit_products();
 }
 
