@@ -146,6 +146,46 @@ INSTANTIATE_TEST_SUITE_P(Samples, CudaGradients, ::testing::ValuesIn(network_rec
 
 TEST_P(CudaGradients, AreTheCpus) { expect_the_cpus(GetParam().make()); }
 
+// Of values and gradients that are stored in bf16: how far those of a matrix are off all in all.
+double relative_difference(const std::map<std::string, Matrix>& found, const std::map<std::string, Matrix>& expected) {
+  double worst = 0;
+  for (const auto& [name, matrix] : expected) {
+    double squares = 0, of_difference = 0;
+    const Matrix& other = found.at(name);
+    for (size_t i = 0; i < matrix.values().size(); ++i) {
+      const double value = matrix.values()[i], difference = other.values()[i] - value;
+      squares += value * value;
+      of_difference += difference * difference;
+    }
+    worst = std::max(worst, std::sqrt(of_difference / std::max(squares, 1e-12)));
+  }
+  return worst;
+}
+
+TEST_P(CudaGradients, InBf16AreNearTheCpus) {
+  const NetworkSample sample = GetParam().make();
+  const int64_t positions = sample.window, context = sample.context;
+  if (positions == 1) GTEST_SKIP() << "of a token that sees itself alone, XSA leaves nothing but rounding";
+  const std::vector<Token> tokens = sample.tokens(positions + 1);
+  CpuGradients reference(*sample.weights, context, /*for_gains=*/true, /*for_matrices=*/true);
+  HostRecorder expected;
+  const double expected_loss = reference.run(tokens, {}, expected);
+
+  const CudaNetworkWeights<__nv_bfloat16> weights(*sample.weights, {}, cuda_plain_options(sizeof(__nv_bfloat16)));
+  CudaGradientPass<__nv_bfloat16> pass(weights, kOptions, context, 1, positions);
+  CudaVectorSums vectors(weights.network());
+  DeviceRecorder<__nv_bfloat16> found;
+  const DeviceArray<int32_t> targets = upload_targets(tokens, 1, 0, positions);
+  pass.forward(tokens, 0, {1, positions});
+  pass.backward(next_token_targets(targets.data()), found, &vectors);
+  EXPECT_NEAR(pass.loss(), expected_loss, 1e-2 * expected_loss);
+  EXPECT_LE(relative_difference(found.seen.gradients, expected.seen.gradients), 0.05);
+  EXPECT_LE(relative_difference(found.seen.outputs, expected.seen.outputs), 0.05);
+  EXPECT_LE(relative_difference(found.seen.inputs, expected.seen.inputs), 0.05);
+  EXPECT_LE(relative_difference(found.seen.lookups, expected.seen.lookups), 0.05);
+  EXPECT_EQ(found.seen.rows, expected.seen.rows);
+}
+
 TEST(CudaGradientsOfAnyNetwork, AreTheCpus) {
   if (cuda_device_names().empty()) GTEST_SKIP() << "no CUDA device";
   for (uint64_t seed = 0; seed < 60; ++seed) {
