@@ -89,7 +89,8 @@ TEST_P(CudaDivergence, GradientsOfSomeMatricesAreThoseOfAll) {
   }
 }
 
-// Factors are rounded to 8 bits: of gradients that nearly cancel, those of queries and keys, some percent are noise.
+// Values and gradients are rounded to 8 bits: of gradients that nearly cancel, those of queries and keys, some percent
+// are noise; and so the divergence, a sum over all positions, comes out a little larger.
 TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
   DivergencePair pair(GetParam().make());
   const DivergenceOptions options{.summed = pair.all_matrices()};
@@ -97,7 +98,7 @@ TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   MatrixGradients expected, found;
   const double divergence = cpu->gradients(0, kSequences, &expected).divergence;
-  EXPECT_NEAR(cuda->gradients(0, kSequences, &found).divergence, divergence, 0.02 * divergence + 1e-3);
+  EXPECT_NEAR(cuda->gradients(0, kSequences, &found).divergence, divergence, 0.02 * divergence + 2e-2);
   for (const auto& [name, gradient] : expected) {
     double squares = 0, errors = 0;
     for (size_t i = 0; i < gradient.values().size(); ++i) {

@@ -94,6 +94,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   hold(sums);
   const int lane = threadIdx.x % 32, row = first_row + group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
   C* to = c.data + matrix * c.steps.outer;
+  if constexpr (std::is_same_v<C, __nv_bfloat16>)
+    if (shape.whole_chunks) {
+#pragma unroll
+      for (int j = 0; j < kColumns / 8; j += 4)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float2 quad[4] = {{sums[j][2 * half], sums[j][2 * half + 1]},
+                                  {sums[j + 1][2 * half], sums[j + 1][2 * half + 1]},
+                                  {sums[j + 2][2 * half], sums[j + 2][2 * half + 1]},
+                                  {sums[j + 3][2 * half], sums[j + 3][2 * half + 1]}};
+          write_chunk(quad, c, to, row + 8 * half, first_column + 8 * j, shape.add);
+        }
+      return;
+    }
 #pragma unroll
   for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
@@ -134,7 +148,9 @@ void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16F
   ProductShape shape{.row_tiles = divide_up(c.rows, kRows),
                      .column_tiles = divide_up(c.columns, kColumns),
                      .add = add,
-                     .whole_vectors = has_pairs};
+                     .whole_vectors = has_pairs,
+                     .whole_chunks = reinterpret_cast<uintptr_t>(c.data) % 16 == 0 && c.stride % 8 == 0 &&
+                                     c.columns % 8 == 0 && c.steps.outer % 8 == 0};
   switch (form) {
     case ProductForm::kNT:
       shape.depth = static_cast<int>(a.columns);
