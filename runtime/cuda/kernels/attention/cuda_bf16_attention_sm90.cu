@@ -101,7 +101,7 @@ struct KeyTile {
   }
 };
 
-__device__ int count_tiles(const Operands& in, int sequences, int heads, int rows) {
+THIMBLE_HOST_DEVICE int count_tiles(const Operands& in, int sequences, int heads, int rows) {
   return divide_up(in.positions, rows) * heads * sequences;
 }
 
@@ -605,8 +605,8 @@ CUtensorMap map_of(const Bf16Heads& x, int heads, const Operands& in, int64_t se
 
 template <typename Plan>
 LaunchShape persistent_launch(const Operands& in, int64_t sequences, int heads) {
-  const int64_t tiles = divide_up(in.positions, Plan::kRows) * int64_t{heads} * sequences;
-  return {dim3(static_cast<unsigned>(std::min<int64_t>(multiprocessors(), tiles))), Plan::kThreads, Plan::kSharedBytes};
+  const int tiles = count_tiles(in, static_cast<int>(sequences), heads, Plan::kRows);
+  return {dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), Plan::kThreads, Plan::kSharedBytes};
 }
 
 }  // namespace
