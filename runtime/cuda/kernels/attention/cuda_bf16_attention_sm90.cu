@@ -109,6 +109,19 @@ THIMBLE_HOST_DEVICE int count_tiles(const Operands& in, int sequences, int heads
 
 using namespace sm90;
 
+// A CTA's tiles: to and fro over the grid, so that who begins with a longer one ends with a shorter one.
+struct TileTurns {
+  int count, turn = 0, index;
+
+  __device__ explicit TileTurns(int tiles) : count(tiles), index(static_cast<int>(blockIdx.x)) {}
+  __device__ bool has_tile() const { return index < count; }
+  __device__ void advance() {
+    ++turn;
+    const auto grid = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    index = turn * grid + (turn % 2 == 0 ? block : grid - 1 - block);
+  }
+};
+
 template <typename Plan, int kGroups>
 __device__ void initialise(const Plan& plan) {
   if (threadIdx.x == 0) {
@@ -213,9 +226,9 @@ __device__ void load_queries_and_keys(const Plan& plan, const Operands& in, int 
                                       const CUtensorMap& v) {
   Ring<1> tiles;
   Ring<kStages> ring;
-  for (int index = blockIdx.x; index < count_tiles(in, sequences, in.heads, Plan::kRows);
-       index += gridDim.x, tiles.advance()) {
-    const QueryTile<Plan::kRows> tile(in, sequences, index);
+  for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
+       turns.advance(), tiles.advance()) {
+    const QueryTile<Plan::kRows> tile(in, sequences, turns.index);
     wait(plan.tile_empty, tiles.parity ^ 1);
     load_tile<Plan, kGroups>(plan, tile_maps, tile.head, tile.first, tile.sequence);
     for (int step = 0; step < tile.steps; ++step, ring.advance()) {
@@ -288,9 +301,9 @@ __device__ void add_outputs(const Plan& plan, const Operands& in, int sequences,
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   Ring<1> tiles;
   Steps<Plan> steps(plan);
-  for (int index = blockIdx.x; index < count_tiles(in, sequences, in.heads, Plan::kRows);
-       index += gridDim.x, tiles.advance()) {
-    const QueryTile<Plan::kRows> tile(in, sequences, index);
+  for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
+       turns.advance(), tiles.advance()) {
+    const QueryTile<Plan::kRows> tile(in, sequences, turns.index);
     const int2 own = tile.of_group(in, group);
     const int first = tile.first + warp_row;  // query
     uint32_t queries[kHead / 16][4];
@@ -353,9 +366,9 @@ __device__ void add_query_gradients(const Plan& plan, const Operands& in, int se
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   Ring<1> tiles;
   Steps<Plan> steps(plan);
-  for (int index = blockIdx.x; index < count_tiles(in, sequences, in.heads, Plan::kRows);
-       index += gridDim.x, tiles.advance()) {
-    const QueryTile<Plan::kRows> tile(in, sequences, index);
+  for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
+       turns.advance(), tiles.advance()) {
+    const QueryTile<Plan::kRows> tile(in, sequences, turns.index);
     const int2 own = tile.of_group(in, group);
     const int first = tile.first + warp_row;  // query
     float log_sums[2], along[2];
@@ -422,9 +435,9 @@ __device__ void load_keys_and_queries(const Plan& plan, RowValues& rows, const O
   const int lane = threadIdx.x % 32;
   Ring<1> tiles;
   Ring<kStages> ring;
-  for (int index = blockIdx.x; index < count_tiles(in, sequences, in.kv_heads, Plan::kRows);
-       index += gridDim.x, tiles.advance()) {
-    const KeyTile<Plan::kRows> tile(in, sequences, index);
+  for (TileTurns turns(count_tiles(in, sequences, in.kv_heads, Plan::kRows)); turns.has_tile();
+       turns.advance(), tiles.advance()) {
+    const KeyTile<Plan::kRows> tile(in, sequences, turns.index);
     auto read_rows = [&](int step, float2(&to)[kStep / 32]) {
 #pragma unroll
       for (int i = 0; i < kStep / 32; ++i) {
@@ -461,9 +474,9 @@ __device__ void add_key_gradients(const Plan& plan, const RowValues& rows, const
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   Ring<1> tiles;
   Steps<Plan> steps(plan);
-  for (int index = blockIdx.x; index < count_tiles(in, sequences, in.kv_heads, Plan::kRows);
-       index += gridDim.x, tiles.advance()) {
-    const KeyTile<Plan::kRows> tile(in, sequences, index);
+  for (TileTurns turns(count_tiles(in, sequences, in.kv_heads, Plan::kRows)); turns.has_tile();
+       turns.advance(), tiles.advance()) {
+    const KeyTile<Plan::kRows> tile(in, sequences, turns.index);
     const int first = tile.first + warp_row;  // key
     uint32_t keys[kHead / 16][4], values[kHead / 16][4];
     wait(plan.tile_full, tiles.parity);
