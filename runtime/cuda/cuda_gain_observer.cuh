@@ -62,7 +62,7 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
   }
   void on_lookup_gradient(const std::string& table, std::span<const int32_t> rows, ConstView gradient,
                           const BatchShape& batch, cudaStream_t stream) override {
-    if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, stream);
+    if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, batch, stream);
     if (table != head_name_) return;
     rows_.reserve(static_cast<int64_t>(rows.size()));
     check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));

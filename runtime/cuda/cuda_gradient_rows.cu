@@ -254,9 +254,9 @@ struct Normalise {
 
 // Of one position's head a rotating pair's elements may belong to two lanes: all are read before one is written, since
 // dx may be dy.
-template <typename T, int kLanes, int kPieces>
+template <typename T, int kLanes, int kPieces, int kWidth>
 struct HeadsBackward {
-  HeadRows all;
+  RowHeads all;
   In<T> x, dy;  // x.data null: the rotation alone
   int positions;
   float epsilon;  // 0: no norm
@@ -266,26 +266,28 @@ struct HeadsBackward {
   BasicCudaView<T> dx;
 
   __device__ void operator()(int64_t warp, int warp_lane) const {
-    const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
+    const HeadLanes<kLanes, kPieces, kWidth> lanes(all, warp, warp_lane);
     const int d = all.head_dim, half = static_cast<int>(rotation.half);
     const T* gradient = dy.data + lanes.row * dy.stride + lanes.head * d;
     T* out = dx.data + lanes.row * dx.stride + lanes.head * d;
     const bool has_gain = norm_gain && epsilon > 0;
-    float g[kPieces], values[kPieces];  // before the rotation, by the normed value
-    lanes.for_columns(d, [&](int i, int c) { g[i] = to_float(gradient[c]); });
+    float g[kPieces * kWidth], values[kPieces * kWidth], before[kPieces * kWidth];  // g: by the normed value
+    lanes.load(gradient, d, g);
+    if (epsilon > 0) lanes.load(x.data + lanes.row * x.stride + lanes.head * d, d, values);
+    if (adds) lanes.load(out, d, before);
     if (half > 0) {
-      const float2* angles = rotation.angles + int64_t{lanes.row % positions} * half;
+      float partners[kPieces * kWidth];
+      float2 angles[kPieces * kWidth];
+      lanes.load_partners(gradient, d, half, partners);
+      lanes.load_angles(rotation.angles + int64_t{lanes.row % positions} * half, d, half, angles);
       lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
-        const float partner = to_float(gradient[rotation_partner(c, half)]);
-        const float2 angle = angles[c < half ? c : c - half];
-        g[i] = c < half ? g[i] * angle.x - partner * angle.y : partner * angle.y + g[i] * angle.x;
+        g[i] =
+            c < half ? g[i] * angles[i].x - partners[i] * angles[i].y : partners[i] * angles[i].y + g[i] * angles[i].x;
       });
     }
     if (has_gain) lanes.for_columns(d, [&](int i, int c) { g[i] *= norm_gain[c]; });
     float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
-      const T* from = x.data + lanes.row * x.stride + lanes.head * d;
-      lanes.for_columns(d, [&](int i, int c) { values[i] = to_float(from[c]); });
       const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
       const float s = 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
       const float dot = lanes.sum(d, [&](int i, int) { return values[i] * g[i]; });
@@ -295,8 +297,8 @@ struct HeadsBackward {
     }
     __syncwarp();
     if (!lanes.exists) return;
-    lanes.for_columns(
-        d, [&](int i, int c) { out[c] = from_float<T>(adds ? to_float(out[c]) + factor * g[i] : factor * g[i]); });
+    lanes.for_columns(d, [&](int i, int) { g[i] = adds ? before[i] + factor * g[i] : factor * g[i]; });
+    lanes.store(g, d, out);
   }
 };
 
@@ -361,9 +363,11 @@ template <typename T>
 void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const float* norm_gain,
                                 const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
                                 bool adds, BasicCudaView<T> dx) const {
-  const HeadRows all(dy.rows, dy.columns / head_dim, head_dim);
-  launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
-    return HeadsBackward<T, kLanes, kPieces>{
+  const RowHeads all(dy.rows, dy.columns / head_dim, head_dim);
+  const bool has_all =
+      has_vectors(x) && has_vectors(dy) && has_vectors(dx) && has_head_vectors<T>(head_dim, rotation.half);
+  launch_heads<T>(all, has_all, stream_, [&]<int kLanes, int kPieces, int kWidth>() {
+    return HeadsBackward<T, kLanes, kPieces, kWidth>{
         all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx};
   });
 }

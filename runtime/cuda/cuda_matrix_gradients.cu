@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/cuda/kernels/cuda_row_vectors.cuh"
 #include "runtime/tensor/host_device.h"
 
 namespace thimble {
@@ -21,42 +21,98 @@ int64_t windows_at_once(const MatrixUse& use, int64_t windows) {
   return std::clamp<int64_t>(kTilesAtOnce / tiles, 1, windows);
 }
 
-// The positions that look up one row, for each row that is looked up at all.
+// Which positions look up which row, by row, and of one row by sequence: in order, as an array of int32_t that the
+// device reads.
 struct RowGroups {
-  std::vector<int32_t> positions;  // (rows) those of a group together, ascending
-  std::vector<int32_t> firsts;     // (groups + 1) where each begins
-  std::vector<int32_t> rows;       // (groups)
+  int64_t positions = 0, parts = 0, groups = 0;
 
-  explicit RowGroups(std::span<const int32_t> looked_up) : positions(looked_up.size()) {
-    std::iota(positions.begin(), positions.end(), 0);
-    auto row_of = [&](int32_t position) { return looked_up[static_cast<size_t>(position)]; };
-    std::ranges::stable_sort(positions, {}, row_of);
-    for (size_t i = 0; i < positions.size(); ++i)
-      if (rows.empty() || rows.back() != row_of(positions[i])) {
-        rows.push_back(row_of(positions[i]));
-        firsts.push_back(static_cast<int32_t>(i));
+  // Of so many positions.
+  static int64_t most_elements(int64_t positions) { return 4 * positions + 2; }
+
+  // `to` has room for most_elements(). looked_up[p]: the row of a table of `rows` that position p looks up; sequences
+  // of `length` positions follow each other.
+  RowGroups(std::span<const int32_t> looked_up, int64_t rows, int64_t length, int32_t* to) {
+    positions = std::ssize(looked_up);
+    std::vector<int32_t> next(static_cast<size_t>(rows) + 1);  // where the next position of a row goes
+    for (int32_t row : looked_up) ++next[static_cast<size_t>(row) + 1];
+    std::partial_sum(next.begin(), next.end(), next.begin());
+    for (int64_t p = 0; p < positions; ++p)
+      to[next[static_cast<size_t>(looked_up[static_cast<size_t>(p)])]++] = static_cast<int32_t>(p);
+    std::vector<int32_t> part_firsts, group_firsts, group_rows;
+    int32_t row = -1;
+    int64_t sequence = -1;
+    for (int64_t i = 0; i < positions; ++i) {
+      const int32_t own_row = looked_up[static_cast<size_t>(to[i])];
+      const int64_t own_sequence = to[i] / length;
+      if (own_row == row && own_sequence == sequence) continue;
+      if (own_row != row) {
+        group_firsts.push_back(static_cast<int32_t>(part_firsts.size()));
+        group_rows.push_back(own_row);
       }
-    firsts.push_back(static_cast<int32_t>(positions.size()));
+      part_firsts.push_back(static_cast<int32_t>(i));
+      row = own_row, sequence = own_sequence;
+    }
+    parts = std::ssize(part_firsts), groups = std::ssize(group_rows);
+    part_firsts.push_back(static_cast<int32_t>(positions));
+    group_firsts.push_back(static_cast<int32_t>(parts));
+    to += positions;
+    for (const std::vector<int32_t>* list : {&part_firsts, &group_firsts, &group_rows})
+      to = std::ranges::copy(*list, to).out;
   }
+  int64_t elements() const { return positions + parts + 1 + groups + 1 + groups; }
 };
 
-// Adds a group to the row that it looks up, first position first. A warp for each group: no two write one row.
-template <typename T>
-struct AddGroups {
-  const int32_t *positions, *firsts, *rows;
-  BasicCudaView<const T> gradient;
-  CudaView sum;
+constexpr int kGroupWarps = 8;
 
-  __device__ void operator()(int64_t group, int lane) const {
-    float* to = sum.data + rows[group] * sum.stride;
-    for (int64_t c = lane; c < sum.columns; c += 32) {
-      float total = to[c];
-      for (int32_t i = firsts[group]; i < firsts[group + 1]; ++i)
-        total += to_float(gradient.data[positions[i] * gradient.stride + c]);
-      to[c] = total;
+// What the device reads of RowGroups.
+struct GroupLists {
+  const int32_t *positions, *part_firsts, *group_firsts, *group_rows;
+
+  GroupLists(const RowGroups& groups, const int32_t* at)
+      : positions(at),
+        part_firsts(positions + groups.positions),
+        group_firsts(part_firsts + groups.parts + 1),
+        group_rows(group_firsts + groups.groups + 1) {}
+};
+
+// CTA (x, y): adds 32 * kWidth columns of a group's rows to the row that they look up. Of each part, warp w adds up
+// positions w, w + 8, ...; then the warps' sums are added in order, and parts to the row in order.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(32 * kGroupWarps)
+    add_groups_kernel(const GroupLists lists, const BasicCudaView<const T> gradient, const CudaView sum) {
+  __shared__ float sums[2][kGroupWarps][kWidth][32];
+  const auto warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * 32 + lane) * kWidth;
+  const bool exists = column < sum.columns;
+  float* to = sum.data + lists.group_rows[blockIdx.x] * sum.stride + column;
+  Columns<kWidth> total = {};
+  if (exists && warp == 0) total = columns_of<kWidth>([&](int j) { return to[j]; });
+  const int32_t end = lists.group_firsts[blockIdx.x + 1];
+  for (int32_t part = lists.group_firsts[blockIdx.x]; part < end; ++part) {
+    Columns<kWidth> own = {};
+    if (exists) {
+#pragma unroll 4
+      for (int32_t i = lists.part_firsts[part] + warp; i < lists.part_firsts[part + 1]; i += kGroupWarps) {
+        const auto added = load_columns<kWidth>(gradient.data + lists.positions[i] * gradient.stride + column);
+        own = columns_of<kWidth>([&](int j) { return own[j] + added[j]; });
+      }
+    }
+    float(&of_part)[kGroupWarps][kWidth][32] = sums[part % 2];  // the other may still be read
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) of_part[warp][j][lane] = own[j];
+    __syncthreads();
+    if (warp > 0) continue;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) {
+      float all = 0;
+      for (int w = 0; w < kGroupWarps; ++w) all += of_part[w][j][lane];
+      total[j] += all;
     }
   }
-};
+  if (!exists || warp > 0) return;
+#pragma unroll
+  for (int j = 0; j < kWidth; ++j) to[j] = total[j];
+}
 
 bool is_looked_up_and_multiplied(const Network& network, const MatrixUse& use) {
   bool is_looked_up = false, is_multiplied = network.matrix(network.head.weight).name == use.name;
@@ -98,7 +154,7 @@ void launch_add_parts(const float* parts, int64_t count, CudaView sum, cudaStrea
 
 CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network, const std::set<std::string>& names,
                                          const BatchShape& most, DivergenceOptions::Adds adds)
-    : network_(std::move(network)), lookups_(3 * most.rows() + 1) {
+    : network_(std::move(network)), on_device_(RowGroups::most_elements(most.rows())) {
   using Adds = DivergenceOptions::Adds;
   int64_t parts = 0, largest = 0;
   for (const MatrixUse& use : network_->matrices) {
@@ -109,6 +165,10 @@ CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network,
     largest = std::max(largest, elements);
     lookup_sums_.emplace_back(is_looked_up_and_multiplied(*network_, use) ? elements : 0, "gradients of matrices");
     if (windows > 1) parts = std::max(parts, windows * elements);
+  }
+  for (const Node& node : network_->nodes) {
+    const auto* gather = std::get_if<op::Gather>(&node.operation);
+    if (gather && is_summed(gather->table)) lookups_[gather->table].host.reserve(on_device_.count());
   }
   parts_ = DeviceArray<float>(parts, "gradients of matrices");
   other_ = DeviceArray<float>(adds == Adds::kAllParts ? largest : 0, "gradients of matrices");
@@ -149,25 +209,27 @@ void CudaMatrixGradients::add_products(MatrixId id, BasicCudaView<const T> gradi
 
 template <typename T>
 void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient,
-                                      cudaStream_t stream) {
+                                      const BatchShape& batch, cudaStream_t stream) {
   if (!is_summed(id)) return;
-  const RowGroups groups(rows);
-  std::vector<int32_t> all = groups.positions;
-  all.insert(all.end(), groups.firsts.begin(), groups.firsts.end());
-  all.insert(all.end(), groups.rows.begin(), groups.rows.end());
-  check_cuda(
-      cudaMemcpyAsync(lookups_.data(), all.data(), all.size() * sizeof(int32_t), cudaMemcpyHostToDevice, stream));
-  check_cuda(cudaStreamSynchronize(stream));  // the list goes
-  const int32_t* firsts = lookups_.data() + groups.positions.size();
-  launch_rows(static_cast<int64_t>(groups.rows.size()),
-              AddGroups<T>{lookups_.data(), firsts, firsts + groups.firsts.size(), gradient, lookup_sum(id)}, stream);
+  LookupList& list = lookups_.at(id);
+  check_cuda(cudaEventSynchronize(list.is_copied));  // the last one
+  const RowGroups groups(rows, network_->matrix(id).rows, batch.positions, list.host.data());
+  check_cuda(cudaMemcpyAsync(on_device_.data(), list.host.data(),
+                             static_cast<size_t>(groups.elements()) * sizeof(int32_t), cudaMemcpyHostToDevice, stream));
+  check_cuda(cudaEventRecord(list.is_copied, stream));
+  const CudaView to = lookup_sum(id);
+  with_row_width<T>(has_row_vectors(gradient.data, gradient.columns, gradient.stride), [&]<int kWidth>(Width<kWidth>) {
+    const dim3 grid(static_cast<unsigned>(groups.groups), static_cast<unsigned>(divide_up(to.columns, 32 * kWidth)));
+    launch_kernel(add_groups_kernel<T, kWidth>, {grid, 32 * kGroupWarps}, stream, GroupLists(groups, on_device_.data()),
+                  gradient, to);
+  });
 }
 
 #define THIMBLE_INSTANTIATE(T)                                                                               \
   template void CudaMatrixGradients::add_products(MatrixId, BasicCudaView<const T>, BasicCudaView<const T>,  \
                                                   const BatchShape&, cudaStream_t);                          \
   template void CudaMatrixGradients::add_lookups(MatrixId, std::span<const int32_t>, BasicCudaView<const T>, \
-                                                 cudaStream_t);
+                                                 const BatchShape&, cudaStream_t);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)
 #undef THIMBLE_INSTANTIATE

@@ -1,11 +1,12 @@
 // cuda_matrix_gradients.cuh: sums of the gradients by matrices of a network in device memory, in float32, of gradients
 // and inputs in T = float or __nv_bfloat16: the gradient by W (N, K) of y = x W^T is dy^T x, and by a table what its
-// readers leave at each row. Sums go window by window, and of a row that is looked up often position by position; what
-// a table is multiplied with and what is looked up in it are added at the end: the same bits however windows are
-// grouped into batches. Such sums are parts of one that may be made of them here: the first, and each of the others
-// added to it, element by element.
+// readers leave at each row. Sums go window by window, also of a row that is looked up often; what a table is
+// multiplied with and what is looked up in it are added at the end: the same bits however windows are grouped into
+// batches. Such sums are parts of one that may be made of them here: the first, and each of the others added to it,
+// element by element.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -31,9 +32,10 @@ class CudaMatrixGradients {
   template <typename T>
   void add_products(MatrixId id, BasicCudaView<const T> gradient, BasicCudaView<const T> input, const BatchShape& batch,
                     cudaStream_t stream);
-  // Adds row p of `gradient` (rows, K) to row rows[p] of the table's. Waits for the stream.
+  // Adds row p of `gradient` (rows, K) to row rows[p] of the table's.
   template <typename T>
-  void add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient, cudaStream_t stream);
+  void add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient, const BatchShape& batch,
+                   cudaStream_t stream);
   // All has been added: until set_zero().
   void finish(cudaStream_t stream);
   // Then DevicePass's: adds the part, which is spent; that of another device, which is done with it; or one matrix in
@@ -66,8 +68,14 @@ class CudaMatrixGradients {
   std::vector<DeviceArray<float>> wholes_;  // of several parts, as sums_; empty where nothing is added up
   DeviceArray<float> other_;                // a matrix of another device or rank
   bool gives_whole_ = false;
-  DeviceArray<float> parts_;      // of several windows, before they are added
-  DeviceArray<int32_t> lookups_;  // (3 * rows + 1): as RowGroups has them
+  DeviceArray<float> parts_;  // of several windows, before they are added
+  // What looks up which row, in page-locked memory, which copies need not wait for; and where the kernels read it.
+  struct LookupList {
+    PinnedArray<int32_t> host;
+    CudaEvent is_copied;
+  };
+  std::map<MatrixId, LookupList> lookups_;
+  DeviceArray<int32_t> on_device_;
 };
 
 }  // namespace thimble

@@ -209,9 +209,9 @@ struct LayerNormRows {
 
 // Of one position's head a rotating pair's elements may belong to two lanes: all are read before one is written, since
 // y may be x.
-template <typename T, int kLanes, int kPieces>
+template <typename T, int kLanes, int kPieces, int kWidth>
 struct HeadNorms {
-  HeadRows all;
+  RowHeads all;
   NodeRows<T> x, y;
   float epsilon;  // 0: no norm
   const float *norm_gain, *head_gain;
@@ -220,19 +220,16 @@ struct HeadNorms {
   ValueRounding rounding;
 
   __device__ void operator()(int64_t warp, int warp_lane) const {
-    const HeadLanes<kLanes, kPieces> lanes(all, warp, warp_lane);
+    const HeadLanes<kLanes, kPieces, kWidth> lanes(all, warp, warp_lane);
     const int d = all.head_dim, half = static_cast<int>(rotation.half);
     const T* from = x.data + lanes.row * x.stride + lanes.head * d;
     T* to = y.data + lanes.row * y.stride + lanes.head * d;
-    float values[kPieces], partners[kPieces];
-    float2 angles[kPieces];
-    lanes.for_columns(d, [&](int i, int c) { values[i] = to_float(from[c]); });
+    float values[kPieces * kWidth], partners[kPieces * kWidth];
+    float2 angles[kPieces * kWidth];
+    lanes.load(from, d, values);
     if (half > 0) {
-      const float2* of_position = rotation.angles + int64_t{positions.position(lanes.row)} * half;
-      lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
-        partners[i] = to_float(from[rotation_partner(c, half)]);
-        angles[i] = of_position[c < half ? c : c - half];
-      });
+      lanes.load_partners(from, d, half, partners);
+      lanes.load_angles(rotation.angles + int64_t{positions.position(lanes.row)} * half, d, half, angles);
     }
     float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
@@ -248,8 +245,9 @@ struct HeadNorms {
         const float partner = partners[i] * factor * gain(rotation_partner(c, half));
         value = c < half ? value * angles[i].x + partner * angles[i].y : value * angles[i].x - partner * angles[i].y;
       }
-      to[c] = from_float<T>(rounding(value));
+      values[i] = rounding(value);
     });
+    lanes.store(values, d, to);
     if (lanes.head + 1 < all.heads) return;
     for (int64_t c = y.columns + lanes.lane; c < y.padded; c += kLanes)
       y.data[lanes.row * y.stride + c] = from_float<T>(0.0f);
@@ -347,10 +345,11 @@ template <typename T>
 void CudaNodeRows<T>::heads(const NodeRows<T>& x, int64_t head_dim, float epsilon, const float* norm_gain,
                             const float* head_gain, const NodeRotation& rotation, const RowPositions& positions,
                             const Rounding& r, const NodeRows<T>& y) const {
-  const HeadRows all(y.rows, x.columns / head_dim, head_dim);
-  launch_heads(all, stream_, [&]<int kLanes, int kPieces>() {
-    return HeadNorms<T, kLanes, kPieces>{all,       x,        y,         epsilon,         norm_gain,
-                                         head_gain, rotation, positions, ValueRounding(r)};
+  const RowHeads all(y.rows, x.columns / head_dim, head_dim);
+  const bool has_all = has_vectors(x) && has_vectors(y) && has_head_vectors<T>(head_dim, rotation.half);
+  launch_heads<T>(all, has_all, stream_, [&]<int kLanes, int kPieces, int kWidth>() {
+    return HeadNorms<T, kLanes, kPieces, kWidth>{all,       x,        y,         epsilon,         norm_gain,
+                                                 head_gain, rotation, positions, ValueRounding(r)};
   });
 }
 

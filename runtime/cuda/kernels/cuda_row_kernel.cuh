@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 
 namespace thimble {
 
@@ -12,6 +13,7 @@ constexpr int kRowKernelWarps = 8;
 
 template <typename Operation>
 __global__ void row_kernel(int64_t rows, const __grid_constant__ Operation operation) {
+  wait_for_previous();
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowKernelWarps + threadIdx.x / 32;
   if (row < rows) operation(row, static_cast<int>(threadIdx.x) % 32);
 }
@@ -20,7 +22,7 @@ template <typename Operation>
 void launch_rows(int64_t rows, const Operation& operation, cudaStream_t stream) {
   if (rows == 0) return;
   dim3 grid(static_cast<unsigned>(divide_up(rows, kRowKernelWarps)));
-  launch_kernel(row_kernel<Operation>, {grid, kRowKernelWarps * 32}, stream, rows, operation);
+  launch_kernel(row_kernel<Operation>, {grid, kRowKernelWarps * 32, 0, 1, /*overlaps=*/true}, stream, rows, operation);
 }
 
 // out[c] = value(c) of a row's columns. A store might overwrite what the next column is made of, for all that a

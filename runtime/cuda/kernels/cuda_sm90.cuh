@@ -156,6 +156,24 @@ __device__ void multiply_async(FragmentValues<128>& acc, uint64_t a, uint64_t b,
         "+f"(acc[15][0]), "+f"(acc[15][1]), "+f"(acc[15][2]), "+f"(acc[15][3])
       : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
 }
+template <typename T>
+__device__ void multiply_async(FragmentValues<64>& acc, uint64_t a, uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%35.%35 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : "+f"(acc[0][0]), "+f"(acc[0][1]), "+f"(acc[0][2]), "+f"(acc[0][3]), "+f"(acc[1][0]), "+f"(acc[1][1]),
+        "+f"(acc[1][2]), "+f"(acc[1][3]), "+f"(acc[2][0]), "+f"(acc[2][1]), "+f"(acc[2][2]), "+f"(acc[2][3]),
+        "+f"(acc[3][0]), "+f"(acc[3][1]), "+f"(acc[3][2]), "+f"(acc[3][3]), "+f"(acc[4][0]), "+f"(acc[4][1]),
+        "+f"(acc[4][2]), "+f"(acc[4][3]), "+f"(acc[5][0]), "+f"(acc[5][1]), "+f"(acc[5][2]), "+f"(acc[5][3]),
+        "+f"(acc[6][0]), "+f"(acc[6][1]), "+f"(acc[6][2]), "+f"(acc[6][3]), "+f"(acc[7][0]), "+f"(acc[7][1]),
+        "+f"(acc[7][2]), "+f"(acc[7][3])
+      : "l"(a), "l"(b), "r"(accumulate), "C"(PtxType<T>::kName));
+}
+// An A in registers must not be read again by later products: of two loop-invariant ones in registers, ptxas 13.0 gave
+// one's place away. Such an A belongs in shared memory.
 template <typename T, bool kTransposedB>
 __device__ void multiply_async(FragmentValues<64>& acc, const uint32_t (&a)[4], uint64_t b, int accumulate) {
   asm volatile(

@@ -352,6 +352,19 @@ Bf16Heads heads_of(ConstBf16View x, int64_t head_dim, DeviceArray<Rounded>& padd
 
 bool uses_sm90(const op::Attention& shape) { return shape.head_dim == kSm90HeadWidth && has_sm90_kernels(); }
 
+// Leaves y . dy in `in`, where dv begins in dv, and dy as the kernels read it in `to`, unless it lies so.
+void prepare_gradients(ConstBf16View v, ConstBf16View y, ConstBf16View dy, const op::Attention& shape,
+                       const Operands& in, Rounded* to, Bf16View dv, cudaStream_t stream) {
+  auto has_vectors = [](const auto& x) { return has_row_vectors(x.data, x.columns, x.stride); };
+  const bool has_all = has_vectors(v) && has_vectors(y) && has_vectors(dy) && has_vectors(dv) &&
+                       has_head_vectors<Rounded>(shape.head_dim, /*half=*/0);
+  const RowHeads all(y.rows, shape.kv_heads, shape.head_dim);
+  launch_heads<Rounded>(all, has_all, stream, [&]<int kLanes, int kPieces, int kWidth>() {
+    const auto width = static_cast<int>(padded_width(shape.head_dim));
+    return PrepareGradients<kLanes, kPieces, kWidth>{all, v, y, dy, in, shape.exclusive, to, width, dv};
+  });
+}
+
 template <typename From, typename To>
 void convert(BasicCudaView<const From> from, BasicCudaView<To> to, cudaStream_t stream) {
   launch_rows(from.rows, ConvertRows<From, To>{from, to}, stream);
@@ -435,10 +448,12 @@ void CudaBf16Attention::backward(ConstBf16View q, ConstBf16View k, ConstBf16View
   const bool is_in_place = !shape.exclusive && lies_in_place(dy, shape.head_dim);
   in.dy =
       is_in_place ? Bf16Heads{dy.data, dy.stride} : Bf16Heads{dy_.data(), shape.heads * padded_width(shape.head_dim)};
+  prepare_gradients(v, y, dy, shape, in, is_in_place ? nullptr : dy_.data(), dv, stream);
+  if (uses_sm90(shape)) {
+    launch_query_gradient_sm90(in, batch.sequences, dq, shape.scale, stream);
+    return launch_key_gradients_sm90(in, batch.sequences, dk, dv, /*adds_dv=*/shape.exclusive, shape.scale, stream);
+  }
   with_bf16_head(shape.head_dim, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    launch_rows(batch.rows() * shape.kv_heads,
-                PrepareGradients<kHead / 32>{v, y, dy, in, shape.exclusive, is_in_place ? nullptr : dy_.data(), dv},
-                stream);
     with_fragments<kHead>(batch, shape.heads, [&]<int kFragments>(std::integral_constant<int, kFragments>) {
       constexpr int kSharedBytes = 2 * HeadTile<Rounded, kHead, kFragments * kTile>::kBytes +
                                    KeySteps<kHead, kBackwardStep<kHead, kFragments>>::kBytes;

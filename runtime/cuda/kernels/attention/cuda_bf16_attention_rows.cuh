@@ -4,7 +4,8 @@
 
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/attention/cuda_bf16_attention.cuh"
-#include "runtime/cuda/kernels/cuda_row_kernel.cuh"
+#include "runtime/cuda/kernels/attention/cuda_bf16_attention_sums.cuh"
+#include "runtime/cuda/kernels/cuda_head_lanes.cuh"
 
 namespace thimble {
 
@@ -25,71 +26,66 @@ struct PadHeads {
 };
 
 // What comes before the gradients of scores: dy as the kernels read it, and y . dy; with XSA, of the gradient by what
-// was before it, whose part by the own value is where dv begins (remove_own_value_backward() of cpu_kernels.cpp). A row
-// is one key/value head of one position; lane l has columns l, l + 32, ... of `width`, kPieces of them.
-template <int kPieces>
+// was before it, whose part by the own value is where dv begins (remove_own_value_backward() of cpu_kernels.cpp). Lanes
+// have a key/value head of one position, and the heads that share it one after the other.
+template <int kLanes, int kPieces, int kWidth>
 struct PrepareGradients {
+  RowHeads all;  // of keys and values
   ConstBf16View v, y, dy;
   Bf16AttentionOperands in;
   bool exclusive;
-  __nv_bfloat16* to;  // null: the kernels read dy where it lies
+  __nv_bfloat16* to;  // (rows, heads * width), or null: the kernels read dy where it lies
+  int width;
   Bf16View dv;
 
-  __device__ void operator()(int64_t row, int lane) const {
-    constexpr int kWidth = 32 * kPieces;
-    const int64_t at = row / in.kv_heads, sequence = at / in.positions, position = at % in.positions;
-    const int kv_head = static_cast<int>(row % in.kv_heads), group = in.heads / in.kv_heads;
-    auto read = [&](const __nv_bfloat16* of_row, int head, float(&values)[kPieces]) {
-      const __nv_bfloat16* of_head = of_row + head * int64_t{in.head_dim};
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i)
-        values[i] = lane + 32 * i < in.head_dim ? to_float(of_head[lane + 32 * i]) : 0.0f;
+  __device__ void operator()(int64_t warp, int warp_lane) const {
+    const HeadLanes<kLanes, kPieces, kWidth> lanes(all, warp, warp_lane);
+    using Values = float[kPieces * kWidth];
+    const int d = in.head_dim, group = in.heads / in.kv_heads, end = (lanes.head + 1) * group;
+    const int sequence = lanes.row / in.positions, position = lanes.row % in.positions;
+    const int64_t at = lanes.row;
+    auto dot = [&](const Values& a, const Values& b) { return lanes.sum(d, [&](int i, int) { return a[i] * b[i]; }); };
+    struct OfHead {
+      Values out = {}, remainder, g = {};
     };
-    auto dot = [&](const float(&a)[kPieces], const float(&b)[kPieces]) {
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) sum += a[i] * b[i];
-      return sum_over_lanes<32>(sum);
+    auto load = [&](int head, OfHead& of) {
+      lanes.load(y.data + at * y.stride + head * d, d, of.out);
+      lanes.load(in.remainders + (at * in.heads + head) * d, d, of.remainder);
+      lanes.load(dy.data + at * dy.stride + head * d, d, of.g);
     };
-    float own[kPieces] = {}, down[kPieces] = {};
-    if (exclusive) read(v.data + at * v.stride, kv_head, own);
+    Values own = {}, down = {};
+    if (exclusive) lanes.load(v.data + at * v.stride + lanes.head * d, d, own);
+    OfHead next;  // on its way while one head is computed
+    load(lanes.head * group, next);
     const float norm = sqrtf(dot(own, own)), inverse = 1 / fmaxf(norm, kLeastValueNorm);
-    for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-      float out[kPieces], remainder[kPieces], g[kPieces];
-      read(y.data + at * y.stride, head, out);
-      read(in.remainders + at * in.heads * in.head_dim, head, remainder);
-      read(dy.data + at * dy.stride, head, g);
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) out[i] += remainder[i];
-      const int64_t of_head = (sequence * in.heads + head) * in.positions + position;
+    for (int head = lanes.head * group; head < end; ++head) {
+      OfHead now = next;
+      Values &out = now.out, &g = now.g;
+      if (head + 1 < end) load(head + 1, next);
+      lanes.for_columns(d, [&](int i, int) { out[i] += now.remainder[i]; });
+      const int64_t of_head = first_of(in, sequence, head) + position;
       if (exclusive) {
         const float y_along = in.along_own[of_head], g_along = dot(g, own) * inverse;
         const float along = norm > kLeastValueNorm ? -2 * y_along * g_along : 0.0f;
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
+        lanes.for_columns(d, [&](int i, int) {
           const float unit = inverse * own[i];
           out[i] += y_along * unit;
           down[i] -= inverse * (y_along * g[i] + g_along * out[i] + along * unit);
           g[i] -= g_along * unit;
-        }
+        });
       }
       if (to) {
-        __nv_bfloat16* rounded = to + (at * in.heads + head) * kWidth + lane;
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-          const __nv_bfloat16 stored = __float2bfloat16_rn(g[i]);
-          rounded[32 * i] = stored;
-          g[i] = __bfloat162float(stored);
+        lanes.for_columns(d, [&](int i, int) { g[i] = to_float(__float2bfloat16_rn(g[i])); });
+        __nv_bfloat16* rounded = to + (at * in.heads + head) * width;
+        if (lanes.exists) {
+          lanes.store(g, d, rounded);
+          for (int c = d + lanes.lane; c < width; c += kLanes) rounded[c] = __float2bfloat16_rn(0.0f);
         }
       }
       const float sum = dot(out, g);
-      if (lane == 0) in.along[of_head] = sum;
+      if (lanes.lane == 0 && lanes.exists) in.along[of_head] = sum;
     }
-    if (!exclusive) return;
-    __nv_bfloat16* begins = dv.data + at * dv.stride + kv_head * int64_t{in.head_dim};
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i)
-      if (lane + 32 * i < in.head_dim) begins[lane + 32 * i] = __float2bfloat16_rn(down[i]);
+    if (exclusive && lanes.exists) lanes.store(down, d, dv.data + at * dv.stride + lanes.head * d);
   }
 };
 

@@ -1,9 +1,8 @@
 // cuda_bf16_attention_sm90.cu: see cuda_bf16_attention_sm90.cuh; formulas in cuda_bf16_attention.cu. One CTA per
 // multiprocessor takes tiles of queries (or keys) of one head, one after the other. Its warpgroups:
 //
-//   kGroups   of 64 rows each: products of what a step brings (wgmma), the tile's own rows as left factors in
-//             registers                                                        <- tile_full, full   -> tile_empty,
-//             empty
+//   kGroups   of 64 rows each: products of what a step brings (wgmma), the tile's own rows and weights as left factors
+//                                                                      <- tile_full, full   -> tile_empty, empty
 //   1         a warp that loads: the tile's rows, then steps of 64 rows of what they meet, kStages deep
 //
 // A step's scores are multiplied while the gradients of the step before are added up; groups take turns on the tensor
@@ -12,6 +11,7 @@
 
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
 #include "runtime/cuda/kernels/attention/cuda_bf16_attention_sums.cuh"
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 
 namespace thimble {
@@ -20,7 +20,7 @@ namespace {
 using Rounded = __nv_bfloat16;
 using Operands = Bf16AttentionOperands;
 
-constexpr int kHead = kSm90HeadWidth, kStep = 64, kStages = 4;
+constexpr int kHead = kSm90HeadWidth, kStep = 64, kStages = 4, kTileStages = 2;
 constexpr int kBoxBytes = kStep * kHead * 2;  // of 64 rows of one head
 constexpr int kBarrierBytes = 128;
 
@@ -29,22 +29,22 @@ template <int kGroups, int kTileBoxes>
 struct Plan {
   static constexpr int kRows = 64 * kGroups, kThreads = 128 * (kGroups + 1);
   static constexpr int kTileBytes = kTileBoxes * kGroups * kBoxBytes;
-  static constexpr int kSharedBytes = 1024 + kTileBytes + kStages * 2 * kBoxBytes + kBarrierBytes;
+  static constexpr int kSharedBytes = 1024 + kTileStages * kTileBytes + kStages * 2 * kBoxBytes + kBarrierBytes;
 
-  uint32_t tile, steps, tile_full, tile_empty, full, empty;
+  uint32_t tiles, steps, tile_full, tile_empty, full, empty;
 
   __device__ explicit Plan(uint32_t memory) {
-    tile = (memory + 1023) / 1024 * 1024;
-    steps = tile + kTileBytes;
+    tiles = (memory + 1023) / 1024 * 1024;
+    steps = tiles + kTileStages * kTileBytes;
     tile_full = steps + kStages * 2 * kBoxBytes;
-    tile_empty = tile_full + 8;
-    full = tile_empty + 8;
+    tile_empty = tile_full + 8 * kTileStages;
+    full = tile_empty + 8 * kTileStages;
     empty = full + 8 * kStages;
-    static_assert(8 * (2 + 2 * kStages) <= kBarrierBytes);
+    static_assert(8 * 2 * (kTileStages + kStages) <= kBarrierBytes);
   }
   // Rows of matrix `box` of a group's, and of a step.
-  __device__ uint32_t tile_box(int box, int group) const {
-    return tile + static_cast<uint32_t>((box * kGroups + group) * kBoxBytes);
+  __device__ uint32_t tile_box(int stage, int box, int group) const {
+    return tiles + static_cast<uint32_t>(stage * kTileBytes + (box * kGroups + group) * kBoxBytes);
   }
   __device__ uint32_t step_box(int stage, int box) const {
     return steps + static_cast<uint32_t>((2 * stage + box) * kBoxBytes);
@@ -122,34 +122,30 @@ struct TileTurns {
   }
 };
 
+// `loaders`: threads that arrive where a step is full.
 template <typename Plan, int kGroups>
-__device__ void initialise(const Plan& plan) {
+__device__ void initialise(const Plan& plan, int loaders) {
   if (threadIdx.x == 0) {
-    initialise_barrier(plan.tile_full, 1);
-    initialise_barrier(plan.tile_empty, 4 * kGroups);
+    for (int stage = 0; stage < kTileStages; ++stage) {
+      initialise_barrier(plan.tile_full + 8 * stage, 1);
+      initialise_barrier(plan.tile_empty + 8 * stage, 4 * kGroups);
+    }
     for (int stage = 0; stage < kStages; ++stage) {
-      initialise_barrier(plan.full + 8 * stage, 1);
+      initialise_barrier(plan.full + 8 * stage, loaders);
       initialise_barrier(plan.empty + 8 * stage, 4 * kGroups);
     }
     fence_stores();  // barriers are seen by the copies
   }
   __syncthreads();
-}
-
-// A group's 64 rows as left factors: each warp has its 16.
-__device__ void load_left(uint32_t (&left)[kHead / 16][4], uint32_t box) {
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-  for (int k = 0; k < kHead / 16; ++k)
-    gemm_detail::load_matrices(left[k], box + gemm_detail::SharedTile<kHead * 2>::at(row, 2 * k + lane / 16));
+  wait_for_previous();
 }
 
 // sums (64, 64) = left (64, head) right (64, head)^T, not waited for.
-__device__ void start_scores(FragmentValues<kStep>& sums, const uint32_t (&left)[kHead / 16][4], uint32_t right) {
+__device__ void start_scores(FragmentValues<kStep>& sums, uint32_t left, uint32_t right) {
   begin_products();
 #pragma unroll
   for (int k = 0; k < kHead / 16; ++k)
-    multiply_async<Rounded, /*kTransposedB=*/false>(sums, left[k], operand(right) + 2 * k, k > 0);
+    multiply_async<Rounded>(sums, operand(left) + 2 * k, operand(right) + 2 * k, k > 0);
   commit_products();
 }
 
@@ -209,14 +205,15 @@ __device__ void load_step(const Plan& plan, const Ring<kStages>& ring, const CUt
 
 // A tile's rows of kTileBoxes matrices, group by group.
 template <typename Plan, int kGroups, int kTileBoxes>
-__device__ void load_tile(const Plan& plan, const CUtensorMap* const (&maps)[kTileBoxes], int head, int row,
+__device__ void load_tile(const Plan& plan, int stage, const CUtensorMap* const (&maps)[kTileBoxes], int head, int row,
                           int sequence) {
-  expect_bytes(plan.tile_full, Plan::kTileBytes);
+  const uint32_t full = plan.tile_full + 8 * stage;
+  expect_bytes(full, Plan::kTileBytes);
 #pragma unroll
   for (int box = 0; box < kTileBoxes; ++box)
 #pragma unroll
     for (int group = 0; group < kGroups; ++group)
-      load_box(plan.tile_box(box, group), *maps[box], head * kHead, row + 64 * group, sequence, plan.tile_full);
+      load_box(plan.tile_box(stage, box, group), *maps[box], head * kHead, row + 64 * group, sequence, full);
 }
 
 // Of the kernels by queries: one thread.
@@ -224,13 +221,13 @@ template <typename Plan, int kGroups, int kTileBoxes>
 __device__ void load_queries_and_keys(const Plan& plan, const Operands& in, int sequences,
                                       const CUtensorMap* const (&tile_maps)[kTileBoxes], const CUtensorMap& k,
                                       const CUtensorMap& v) {
-  Ring<1> tiles;
+  Ring<kTileStages> tiles;
   Ring<kStages> ring;
   for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
        turns.advance(), tiles.advance()) {
     const QueryTile<Plan::kRows> tile(in, sequences, turns.index);
-    wait(plan.tile_empty, tiles.parity ^ 1);
-    load_tile<Plan, kGroups>(plan, tile_maps, tile.head, tile.first, tile.sequence);
+    wait(plan.tile_empty + 8 * tiles.index, tiles.parity ^ 1);
+    load_tile<Plan, kGroups>(plan, tiles.index, tile_maps, tile.head, tile.first, tile.sequence);
     for (int step = 0; step < tile.steps; ++step, ring.advance()) {
       wait(plan.empty + 8 * ring.index, ring.parity ^ 1);
       load_step(plan, ring, k, v, tile.kv_head, tile.first_key + step * kStep, tile.sequence);
@@ -299,19 +296,20 @@ template <typename Plan>
 __device__ void add_outputs(const Plan& plan, const Operands& in, int sequences, bool exclusive, const Bf16View& y,
                             int group) {
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
-  Ring<1> tiles;
+  Ring<kTileStages> tiles;
   Steps<Plan> steps(plan);
   for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
        turns.advance(), tiles.advance()) {
     const QueryTile<Plan::kRows> tile(in, sequences, turns.index);
     const int2 own = tile.of_group(in, group);
     const int first = tile.first + warp_row;  // query
-    uint32_t queries[kHead / 16][4];
-    wait(plan.tile_full, tiles.parity);
-    load_left(queries, plan.tile_box(0, group));
-    arrive_as_warp(plan.tile_empty);
+    const uint32_t queries = plan.tile_box(tiles.index, 0, group), tile_empty = plan.tile_empty + 8 * tiles.index;
+    wait(plan.tile_full + 8 * tiles.index, tiles.parity);
     steps.pass_on(own.x);
-    if (own.x == own.y) continue;
+    if (own.x == own.y) {
+      arrive_as_warp(tile_empty);
+      continue;
+    }
     FragmentValues<kHead> out = {};
     FragmentValues<kStep> scores;
     PreciseWeights weights;
@@ -344,6 +342,7 @@ __device__ void add_outputs(const Plan& plan, const Operands& in, int sequences,
     wait_for_products<0>();
     hold(out);
     steps.release();
+    arrive_as_warp(tile_empty);
     steps.pass_on(tile.steps - own.y);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -364,7 +363,7 @@ template <typename Plan>
 __device__ void add_query_gradients(const Plan& plan, const Operands& in, int sequences, const Bf16View& dq,
                                     float scale, int group) {
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
-  Ring<1> tiles;
+  Ring<kTileStages> tiles;
   Steps<Plan> steps(plan);
   for (TileTurns turns(count_tiles(in, sequences, in.heads, Plan::kRows)); turns.has_tile();
        turns.advance(), tiles.advance()) {
@@ -378,13 +377,14 @@ __device__ void add_query_gradients(const Plan& plan, const Operands& in, int se
       log_sums[half] = in.log_sums[row];
       along[half] = in.along[row];
     }
-    uint32_t queries[kHead / 16][4], gradients[kHead / 16][4];
-    wait(plan.tile_full, tiles.parity);
-    load_left(queries, plan.tile_box(0, group));
-    load_left(gradients, plan.tile_box(1, group));
-    arrive_as_warp(plan.tile_empty);
+    const uint32_t queries = plan.tile_box(tiles.index, 0, group), gradients = plan.tile_box(tiles.index, 1, group),
+                   tile_empty = plan.tile_empty + 8 * tiles.index;
+    wait(plan.tile_full + 8 * tiles.index, tiles.parity);
     steps.pass_on(own.x);
-    if (own.x == own.y) continue;
+    if (own.x == own.y) {
+      arrive_as_warp(tile_empty);
+      continue;
+    }
     FragmentValues<kHead> sums = {};
     FragmentValues<kStep> scores, products;
     uint32_t packed_scores[kStep / 16][4];
@@ -417,6 +417,7 @@ __device__ void add_query_gradients(const Plan& plan, const Operands& in, int se
     wait_for_products<0>();
     hold(sums);
     steps.release();
+    arrive_as_warp(tile_empty);
     steps.pass_on(tile.steps - own.y);
     store_sums<kHead>(sums, scale, /*adds=*/false, in, tile.sequence, first, tile.head, dq);
   }
@@ -433,7 +434,7 @@ __device__ void load_keys_and_queries(const Plan& plan, RowValues& rows, const O
                                       const CUtensorMap& q, const CUtensorMap& k, const CUtensorMap& v,
                                       const CUtensorMap& dy) {
   const int lane = threadIdx.x % 32;
-  Ring<1> tiles;
+  Ring<kTileStages> tiles;
   Ring<kStages> ring;
   for (TileTurns turns(count_tiles(in, sequences, in.kv_heads, Plan::kRows)); turns.has_tile();
        turns.advance(), tiles.advance()) {
@@ -450,9 +451,9 @@ __device__ void load_keys_and_queries(const Plan& plan, RowValues& rows, const O
     float2 next[kStep / 32];
     read_rows(0, next);
     if (lane == 0) {
-      wait(plan.tile_empty, tiles.parity ^ 1);
+      wait(plan.tile_empty + 8 * tiles.index, tiles.parity ^ 1);
       const CUtensorMap* maps[] = {&k, &v};
-      load_tile<Plan, kGroups>(plan, maps, tile.kv_head, tile.first, tile.sequence);
+      load_tile<Plan, kGroups>(plan, tiles.index, maps, tile.kv_head, tile.first, tile.sequence);
     }
     for (int step = 0; step < tile.steps; ++step, ring.advance()) {
       float2 own[kStep / 32];
@@ -462,8 +463,10 @@ __device__ void load_keys_and_queries(const Plan& plan, RowValues& rows, const O
       wait(plan.empty + 8 * ring.index, ring.parity ^ 1);
 #pragma unroll
       for (int i = 0; i < kStep / 32; ++i) rows.values[ring.index][32 * i + lane] = own[i];
-      __syncwarp();
-      if (lane == 0) load_step(plan, ring, q, dy, tile.head(in, step), tile.first_query(step), tile.sequence);
+      if (lane == 0)
+        load_step(plan, ring, q, dy, tile.head(in, step), tile.first_query(step), tile.sequence);
+      else
+        arrive(plan.full + 8 * ring.index);
     }
   }
 }
@@ -472,17 +475,14 @@ template <typename Plan>
 __device__ void add_key_gradients(const Plan& plan, const RowValues& rows, const Operands& in, int sequences,
                                   const Bf16View& dk, const Bf16View& dv, bool adds_dv, float scale, int group) {
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
-  Ring<1> tiles;
+  Ring<kTileStages> tiles;
   Steps<Plan> steps(plan);
   for (TileTurns turns(count_tiles(in, sequences, in.kv_heads, Plan::kRows)); turns.has_tile();
        turns.advance(), tiles.advance()) {
     const KeyTile<Plan::kRows> tile(in, sequences, turns.index);
     const int first = tile.first + warp_row;  // key
-    uint32_t keys[kHead / 16][4], values[kHead / 16][4];
-    wait(plan.tile_full, tiles.parity);
-    load_left(keys, plan.tile_box(0, group));
-    load_left(values, plan.tile_box(1, group));
-    arrive_as_warp(plan.tile_empty);
+    const uint32_t keys = plan.tile_box(tiles.index, 0, group), values = plan.tile_box(tiles.index, 1, group);
+    wait(plan.tile_full + 8 * tiles.index, tiles.parity);
     FragmentValues<kHead> key_sums = {}, value_sums = {};
     FragmentValues<kStep> weights, products;
     uint32_t packed_weights[kStep / 16][4], packed_scores[kStep / 16][4];
@@ -530,6 +530,7 @@ __device__ void add_key_gradients(const Plan& plan, const RowValues& rows, const
     hold(key_sums);
     hold(value_sums);
     steps.release();
+    arrive_as_warp(plan.tile_empty + 8 * tiles.index);
     store_sums<kHead>(key_sums, scale, /*adds=*/false, in, tile.sequence, first, tile.kv_head, dk);
     store_sums<kHead>(value_sums, 1, adds_dv, in, tile.sequence, first, tile.kv_head, dv);
   }
@@ -555,7 +556,7 @@ __global__ void __launch_bounds__(ForwardPlan::kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char shared_memory[];
   const ForwardPlan plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)));
-  initialise<ForwardPlan, kQueryGroups>(plan);
+  initialise<ForwardPlan, kQueryGroups>(plan, /*loaders=*/1);
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group < kQueryGroups) {
     take_registers<kOwnRegisters<kQueryGroups>>();
@@ -576,7 +577,7 @@ __global__ void __launch_bounds__(QueryPlan::kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ char shared_memory[];
   const QueryPlan plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)));
-  initialise<QueryPlan, kQueryGroups>(plan);
+  initialise<QueryPlan, kQueryGroups>(plan, /*loaders=*/1);
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group < kQueryGroups) {
     take_registers<kOwnRegisters<kQueryGroups>>();
@@ -598,7 +599,7 @@ __global__ void __launch_bounds__(KeyPlan::kThreads, 1)
   extern __shared__ char shared_memory[];
   __shared__ RowValues rows;
   const KeyPlan plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)));
-  initialise<KeyPlan, kKeyGroups>(plan);
+  initialise<KeyPlan, kKeyGroups>(plan, /*loaders=*/32);
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group < kKeyGroups) {
     take_registers<kOwnRegisters<kKeyGroups>>();
@@ -619,7 +620,8 @@ CUtensorMap map_of(const Bf16Heads& x, int heads, const Operands& in, int64_t se
 template <typename Plan>
 LaunchShape persistent_launch(const Operands& in, int64_t sequences, int heads) {
   const int tiles = count_tiles(in, static_cast<int>(sequences), heads, Plan::kRows);
-  return {dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), Plan::kThreads, Plan::kSharedBytes};
+  return {dim3(static_cast<unsigned>(std::min(multiprocessors(), tiles))), Plan::kThreads, Plan::kSharedBytes, 1,
+          /*overlaps=*/true};
 }
 
 }  // namespace

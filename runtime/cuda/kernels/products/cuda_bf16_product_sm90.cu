@@ -10,6 +10,7 @@
 // row arrives as zeros, not as the next one's first.
 #include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 
+#include "runtime/cuda/kernels/cuda_overlap.cuh"
 #include "runtime/cuda/kernels/cuda_sm90.cuh"
 #include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     fence_stores();  // barriers are seen by the copies
   }
   __syncthreads();
+  wait_for_previous();
   Ring<kStages> ring;
   if (threadIdx.x >= 256) {
     if (threadIdx.x != 256) return;
@@ -128,8 +130,9 @@ void launch_product_sm90(const Bf16Factor& a, const Bf16Factor& b, const BasicPr
                          const ProductShape& shape, int64_t batch, cudaStream_t stream) {
   const int64_t tiles = batch * shape.row_tiles * shape.column_tiles;
   if (tiles > INT32_MAX) throw DeviceError("CUDA: a product of " + std::to_string(tiles) + " tiles, at most 2^31 - 1");
-  launch_kernel(product_sm90_kernel<kAlongA, kAlongB, C>, {dim3(static_cast<unsigned>(tiles)), kThreads, kSharedBytes},
-                stream, factor_map(a, kAlongA, batch), factor_map(b, kAlongB, batch), c, shape);
+  launch_kernel(product_sm90_kernel<kAlongA, kAlongB, C>,
+                {dim3(static_cast<unsigned>(tiles)), kThreads, kSharedBytes, 1, /*overlaps=*/true}, stream,
+                factor_map(a, kAlongA, batch), factor_map(b, kAlongB, batch), c, shape);
 }
 
 }  // namespace
