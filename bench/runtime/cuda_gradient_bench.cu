@@ -82,8 +82,9 @@ void pass(benchmark::State& state) {
     const CudaNetworkWeights<T> on_device(*model(), {}, cuda_plain_options(sizeof(T)));
     const bool has_matrices = state.range(0) > 1;
     CudaGradientPass<T> gradients(
-        on_device, {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices}, kLength,
-        kBatch.sequences, kBatch.positions);
+        on_device,
+        {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices, .keeps = Keeps::kAll},
+        kLength, kBatch.sequences, kBatch.positions);
     CudaVectorSums vectors(on_device.network());
     CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch,
                                  DivergenceOptions::Adds::kNothing);

@@ -174,8 +174,24 @@ CudaHessianCollector hessians_of(CudaWindowBatches<T>& pass, const std::set<std:
   return std::move(observer.collector);
 }
 
-// As run_batch() of the gradients' pass has them.
-constexpr PassOptions kLossStatistics = {.has_backward = true};
+PassOptions loss_statistics_options(Keeps keeps) { return {.has_backward = true, .keeps = keeps}; }
+
+CudaPassPlan plan_loss_statistics(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                                  int64_t sequences, uint64_t usable_bytes) {
+  auto allocate = [&]<typename T>(T*, int64_t batch, Keeps keeps) {
+    const CudaNetworkWeights<T> weights(network, {}, cuda_plain_options(sizeof(T)));
+    const CudaGradientPass<T> pass(weights, loss_statistics_options(keeps), length, batch, length - 1);
+    const int64_t width = network->width_of(network->head.hidden);
+    const std::string names[] = {network->matrix(network->head.weight).name};
+    CudaHessianCollector head;
+    head.reserve_sum(names, width);
+    head.reserve_products(width, batch, length - 1);
+  };
+  const int64_t most = std::min(sequences, gradient_batch(length));
+  return plan_gradient_pass("gradient collection", length, most, usable_bytes, [&](int64_t batch, Keeps keeps) {
+    with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch, keeps); });
+  });
+}
 
 // The devices' sums of their nodes.
 using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
@@ -246,15 +262,14 @@ LossStatistics losses_of(CudaGradientPass<T>& pass, const Network& network, cons
 template <typename T>
 void collect_parts(const Weights& weights, Numerics numerics, const TokenSequences& sequences, Share share,
                    const CudaPlace& place, Progress& progress, std::vector<CalibrationStatistics>& parts) {
-  const int64_t planned =
-      plan_gradients(weights.network, numerics, sequences.length, most_sequences(sequences), usable_memory(place))
-          .batch;
+  const CudaPassPlan plan = plan_loss_statistics(weights.network, numerics, sequences.length, most_sequences(sequences),
+                                                 usable_memory(place));
   const CudaNetworkWeights<T> on_device(weights, {}, cuda_plain_options(sizeof(T)));
   auto collect = part_collector(
-      sequences, planned, progress,
+      sequences, plan.memory.batch, progress,
       [&](int64_t batch) {
-        return std::make_unique<CudaGradientPass<T>>(on_device, kLossStatistics, sequences.length, batch,
-                                                     sequences.length - 1);
+        return std::make_unique<CudaGradientPass<T>>(on_device, loss_statistics_options(plan.keeps), sequences.length,
+                                                     batch, sequences.length - 1);
       },
       [&](CudaGradientPass<T>& pass, int64_t batch, Share part) {
         return losses_of(pass, *weights.network, sequences, batch, part);
@@ -290,20 +305,7 @@ MemoryPlan plan_hessians(const std::shared_ptr<const Network>& network, Numerics
 
 MemoryPlan plan_gradients(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
                           int64_t sequences, uint64_t usable_bytes) {
-  auto allocate = [&]<typename T>(T*, int64_t batch) {
-    const CudaNetworkWeights<T> weights(network, {}, cuda_plain_options(sizeof(T)));
-    const CudaGradientPass<T> pass(weights, kLossStatistics, length, batch, length - 1);
-    const int64_t width = network->width_of(network->head.hidden);
-    const std::string names[] = {network->matrix(network->head.weight).name};
-    CudaHessianCollector head;
-    head.reserve_sum(names, width);
-    head.reserve_products(width, batch, length - 1);
-  };
-  const int64_t most = std::min(sequences, gradient_batch(length));
-  return fit_memory_plan("gradient collection", "sequence", length, most, usable_bytes, [&](int64_t batch) {
-    return counted_allocations(
-        [&] { with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
-  });
+  return plan_loss_statistics(network, numerics, length, sequences, usable_bytes).memory;
 }
 
 HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, const Device& device,

@@ -64,7 +64,7 @@ constexpr double kTunedPasses = 4, kLearnedPasses = 5;
 
 // A forward pass, where layers are computed again for the backward pass.
 double passes_again(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
-  return cpu_gradient_options(network, length, for_gains, for_matrices).recomputes_layers ? 1 : 0;
+  return cpu_gradient_options(network, length, for_gains, for_matrices).keeps == Keeps::kCrossing ? 1 : 0;
 }
 
 ComputeWork search_work(const QuantizeRequest& request, const Network& network, const Costs& costs) {

@@ -87,8 +87,8 @@ class CpuDivergencePass final : public DevicePass {
         window_(student_, sequences.length, /*for_gains=*/true, !options.summed.empty(), arithmetic),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length, gradient_policy(arithmetic)),
-        teacher_hidden_(
-            static_cast<size_t>(options.kept_sequences(*student_.network, sequences.count, sequences.length))) {}
+        teacher_hidden_(static_cast<size_t>(
+            options.kept_sequences(*student_.network, sequences.count, sequences.length, sizeof(float)))) {}
 
   void set(const Gains& gains) override {
     for (MatrixId id : network_.linear_matrices()) {

@@ -21,7 +21,7 @@ PassOptions cpu_gradient_options(const Network& network, int64_t length, bool fo
                          .reads_linear_outputs = for_gains,
                          .has_vector_gradients = for_gains,
                          .reads_linear_inputs = for_matrices};
-  options.recomputes_layers = cpu_pass_bytes(network, length, length, options) > kMostKeptBytes;
+  if (cpu_pass_bytes(network, length, length, options) > kMostKeptBytes) options.keeps = Keeps::kCrossing;
   return options;
 }
 

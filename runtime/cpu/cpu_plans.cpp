@@ -81,18 +81,19 @@ MemoryPlan plan_cpu_divergence(const Network& network, int64_t length, int64_t s
     largest = std::max(largest, matrix.rows * matrix.columns);
   }
   const int64_t width = network.matrix(network.head.weight).columns;
-  MemoryPlan plan{"distilling",
-                  "sequence",
-                  length,
-                  1,
-                  {{"weights", weight_bytes},
-                   {"student", static_cast<uint64_t>(elements)},
-                   {"activations", cpu_gradient_bytes(network, length, /*for_gains=*/true, summed > 0) +
-                                       cpu_pass_bytes(network, length, length)},
-                   {"what the original's head reads",
-                    float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length) + 1) *
-                                (length - 1) * width)}},
-                  /*is_host=*/true};
+  MemoryPlan plan{
+      "distilling",
+      "sequence",
+      length,
+      1,
+      {{"weights", weight_bytes},
+       {"student", static_cast<uint64_t>(elements)},
+       {"activations",
+        cpu_gradient_bytes(network, length, /*for_gains=*/true, summed > 0) + cpu_pass_bytes(network, length, length)},
+       {"what the original's head reads",
+        float_bytes(std::min(sequences, options.kept_sequences(network, sequences, length, sizeof(float)) + 1) *
+                    (length - 1) * width)}},
+      /*is_host=*/true};
   // Of a part and of all; what is sent to other ranks or comes from them.
   const int64_t sums = options.adds == DivergenceOptions::Adds::kNothing ? 1 : std::min<int64_t>(sequences, 2);
   const int64_t sent = options.adds == DivergenceOptions::Adds::kAllParts ? largest : 0;

@@ -26,9 +26,10 @@ using FloatWeights = CudaNetworkWeights<float>;
 // Of the original, whose pass keeps no more than its student's does.
 constexpr PassOptions kTeacher = {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
 
-PassOptions student_options(const DivergenceOptions& options) {
+PassOptions student_options(const DivergenceOptions& options, Keeps keeps) {
   PassOptions pass = kTeacher;
   pass.reads_linear_inputs = !options.summed.empty();
+  pass.keeps = keeps;
   return pass;
 }
 
@@ -57,13 +58,14 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   using PassWeights = CudaNetworkWeights<T>;
 
   CudaDivergence(const Weights& teacher, const Weights& student, const TokenSequences& sequences, int ordinal,
-                 int64_t batch, const DivergenceOptions& options, Progress& progress)
+                 const CudaPassPlan& plan, const DivergenceOptions& options, Progress& progress)
       : network_(student.network),
         ordinal_(ordinal),
         sequences_(sequences),
         options_(options),
-        kept_count_(options.kept_sequences(*network_, sequences.count, sequences.length)),
-        batch_(batch) {
+        kept_count_(options.kept_sequences(*network_, sequences.count, sequences.length, sizeof(T))),
+        keeps_(plan.keeps),
+        batch_(plan.memory.batch) {
     small_host_.network = network_;
     small_host_.set_small(student.small);
     DeviceScope scope(ordinal_);
@@ -322,8 +324,8 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
       if (batch != batch_) memory_->reset_pass();  // with its memory
       batch_ = batch;
       if (!pass) {
-        pass = std::make_unique<CudaGradientPass<T>>(memory_->student, student_options(options_), sequences_.length,
-                                                     batch_, positions());
+        pass = std::make_unique<CudaGradientPass<T>>(memory_->student, student_options(options_, keeps_),
+                                                     sequences_.length, batch_, positions());
         memory_->observer.emplace(memory_->student, *pass);
       }
       return body(*pass);
@@ -349,6 +351,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   const DivergenceOptions options_;
   Weights small_host_;                   // without matrices
   int64_t first_kept_ = 0, kept_count_;  // of the teacher's sequences
+  const Keeps keeps_;                    // of the student's values
   int64_t batch_;
   // Of the student's matrices, as they are; and those whose values at first were changed since.
   std::map<MatrixId, std::vector<float>> gains_;
@@ -357,21 +360,19 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   std::unique_ptr<Memory> memory_;
 };
 
-}  // namespace
-
-MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
-                           int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& divergence) {
-  auto allocate = [&]<typename T>(T*, int64_t batch) {
+CudaPassPlan plan_pass_of_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                                     int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& divergence) {
+  auto allocate = [&]<typename T>(T*, int64_t batch, Keeps keeps) {
     using PassWeights = CudaNetworkWeights<T>;
     const FusionOptions options = cuda_plain_options(sizeof(T));
     // The teacher's pass, which takes less, has gone by then, and its weights where it is not asked again.
     const FloatWeights base(network, {}, cuda_plain_options(sizeof(float)));
     const PassWeights student(network, {}, options);
-    const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length);
+    const int64_t of_teacher = divergence.kept_sequences(*network, sequences, length, sizeof(T));
     std::optional<PassWeights> teacher;
     if (of_teacher < sequences) teacher.emplace(network, NumericPolicy{}, options);
     const CudaTeacher<T> kept(*network, student, of_teacher, length - 1, batch);
-    CudaGradientPass<T> pass(student, student_options(divergence), length, batch, length - 1);
+    CudaGradientPass<T> pass(student, student_options(divergence, keeps), length, batch, length - 1);
     const DeviceArray<float> gains(rows_of_matrices(*network), "gains");
     const CudaVectorSums vectors(*network);
     std::optional<CudaMatrixGradients> gradients;
@@ -380,10 +381,16 @@ MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numeri
     CudaGainObserver<T>(student, pass).reserve_lookups(batch * (length - 1));
   };
   const int64_t most = std::min(sequences, gradient_batch(length));
-  return fit_memory_plan("distillation", "sequence", length, most, usable_bytes, [&](int64_t batch) {
-    return counted_allocations(
-        [&] { with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch); }); });
+  return plan_gradient_pass("distillation", length, most, usable_bytes, [&](int64_t batch, Keeps keeps) {
+    with_gradient_type(numerics, [&]<typename T>(T* type) { allocate(type, batch, keeps); });
   });
+}
+
+}  // namespace
+
+MemoryPlan plan_divergence(const std::shared_ptr<const Network>& network, Numerics numerics, int64_t length,
+                           int64_t sequences, uint64_t usable_bytes, const DivergenceOptions& divergence) {
+  return plan_pass_of_divergence(network, numerics, length, sequences, usable_bytes, divergence).memory;
 }
 
 std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weights> teacher,
@@ -391,11 +398,10 @@ std::unique_ptr<DevicePass> make_cuda_divergence_pass(std::shared_ptr<const Weig
                                                       const TokenSequences& sequences, const CudaPlace& place,
                                                       Numerics numerics, Progress& progress,
                                                       const DivergenceOptions& options) {
-  const int64_t batch =
-      plan_divergence(student->network, numerics, sequences.length, sequences.count, usable_memory(place), options)
-          .batch;
+  const CudaPassPlan plan = plan_pass_of_divergence(student->network, numerics, sequences.length, sequences.count,
+                                                    usable_memory(place), options);
   return with_gradient_type(numerics, [&]<typename T>(T*) -> std::unique_ptr<DevicePass> {
-    return std::make_unique<CudaDivergence<T>>(*teacher, *student, sequences, place.ordinal, batch, options, progress);
+    return std::make_unique<CudaDivergence<T>>(*teacher, *student, sequences, place.ordinal, plan, options, progress);
   });
 }
 

@@ -63,6 +63,16 @@ int64_t widest_value(const Network& network) { return std::ranges::max(network.v
 
 }  // namespace
 
+CudaPassPlan plan_gradient_pass(const std::string& step, int64_t length, int64_t most, uint64_t usable_bytes,
+                                const std::function<void(int64_t batch, Keeps keeps)>& allocate) {
+  auto uses_of = [&](Keeps keeps) {
+    return [&, keeps](int64_t batch) { return counted_allocations([&] { allocate(batch, keeps); }); };
+  };
+  const MemoryPlan all{step, "sequence", length, most, uses_of(Keeps::kAll)(most)};
+  if (all.bytes() <= usable_bytes) return {all, Keeps::kAll};
+  return {fit_memory_plan(step, "sequence", length, most, usable_bytes, uses_of(Keeps::kCostly)), Keeps::kCostly};
+}
+
 CudaVectorSums::CudaVectorSums(const Network& network)
     : network_(network), layout_(network), sums_(layout_.count(), "sums") {
   sums_.fill_zero();

@@ -88,6 +88,16 @@ class CudaVectorSums {
   DeviceArray<double> sums_;
 };
 
+// A step around such a pass: as many sequences at a time as fit, and what their pass keeps.
+struct CudaPassPlan {
+  MemoryPlan memory;
+  Keeps keeps;
+};
+// Of up to `most` sequences of `length` tokens at a time: the pass keeps all, where they all fit then, else what is
+// costly. `allocate` takes what the step takes.
+CudaPassPlan plan_gradient_pass(const std::string& step, int64_t length, int64_t most, uint64_t usable_bytes,
+                                const std::function<void(int64_t batch, Keeps keeps)>& allocate);
+
 template <typename T>
 class CudaTranspose;
 

@@ -52,9 +52,10 @@ struct DivergenceOptions {
   enum class Adds { kNothing, kOwnParts, kAllParts };
   Adds adds = Adds::kOwnParts;
 
-  int64_t kept_sequences(const Network& network, int64_t count, int64_t length) const {
+  // Of inputs of so many bytes an element.
+  int64_t kept_sequences(const Network& network, int64_t count, int64_t length, size_t element_bytes) const {
     const int64_t width = network.matrix(network.head.weight).columns;
-    const int64_t bytes = (length - 1) * width * static_cast<int64_t>(sizeof(float));
+    const int64_t bytes = (length - 1) * width * static_cast<int64_t>(element_bytes);
     return std::min(count, std::max<int64_t>(2, teacher_bytes / bytes));
   }
 };

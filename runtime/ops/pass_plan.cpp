@@ -20,15 +20,15 @@ struct Draft {
   std::vector<Cell> input_gradients;
 };
 
-// Values that a backward pass finds where the forward pass left them: what crosses from layer to layer, and what is not
-// cheap `of_layers` themselves.
-std::vector<bool> kept_values(const Network& network, bool of_layers) {
-  std::vector<bool> is_kept(network.value_widths.size());
+std::vector<bool> kept_values(const Network& network, Keeps keeps) {
+  std::vector<bool> is_kept(network.value_widths.size(), keeps == Keeps::kAll);
+  if (keeps == Keeps::kAll) return is_kept;
   for (const Node& node : network.nodes) {
     const Operation& operation = node.operation;
     is_kept[static_cast<size_t>(node.output)] =
-        of_layers && (std::holds_alternative<op::Linear>(operation) || std::holds_alternative<op::Gather>(operation) ||
-                      std::holds_alternative<op::Attention>(operation));
+        keeps == Keeps::kCostly &&
+        (std::holds_alternative<op::Linear>(operation) || std::holds_alternative<op::Gather>(operation) ||
+         std::holds_alternative<op::Attention>(operation));
     for (ValueId input : node.inputs)
       if (network.nodes[network.maker_of(input)].layer != node.layer) is_kept[static_cast<size_t>(input)] = true;
   }
@@ -58,7 +58,7 @@ class Planner {
       : network_(network),
         options_(options),
         is_short_(short_values(network)),
-        kept_(kept_values(network, !options.recomputes_layers)) {
+        kept_(kept_values(network, options.keeps)) {
     const size_t values = network.value_widths.size();
     value_cells_.assign(values, kAbsent);
     gradient_cells_.assign(values, kAbsent);

@@ -5,7 +5,7 @@
 // A backward pass goes through the transposes of the operations in reverse. Outputs of products, lookups and attention
 // are kept for it, and what crosses from layer to layer; all else is cheap, and computed again where it is read. Where
 // memory asks, nothing is kept but what crosses (Chen et al., arXiv 1604.06174): one layer's values at a time are there
-// again, of the same bits, for a forward pass more.
+// again, for a forward pass more. Where there is plenty, all is kept, which is fastest. Bits are the same.
 #pragma once
 
 #include <cstdint>
@@ -55,13 +55,20 @@ struct PassPlan {
   Place hidden_gradient;              // what the head leaves there for the backward pass
 };
 
+// Which values a backward pass finds where the forward pass left them. The others are computed again.
+enum class Keeps {
+  kCrossing,  // what crosses from layer to layer
+  kCostly,    // and outputs of products, lookups and attention
+  kAll,
+};
+
 struct PassOptions {
   bool has_backward = false;
   bool reads_linear_outputs = false;     // transposes of products find their outputs in place
   bool has_vector_gradients = false;     // transposes find what gradients of vectors are made of
   bool reads_linear_inputs = false;      // transposes of products find their inputs, for gradients of matrices
   bool reads_attention_outputs = false;  // and those of attention what it gave
-  bool recomputes_layers = false;        // only what crosses from layer to layer is kept for the backward pass
+  Keeps keeps = Keeps::kCostly;
 };
 
 PassPlan plan_pass(const Network& network, const PassOptions& options = {});

@@ -32,7 +32,6 @@ class CudaColumnDots {
 
  private:
   DeviceArray<double> partials_;
-  DeviceArray<unsigned> done_;  // 0 between sums
 };
 
 }  // namespace thimble

@@ -97,14 +97,17 @@ TEST_P(CpuPassSteps, LayersComputedAgainChangeNoBit) {
   Recorder expected, found;
   VectorGradients expected_vectors, found_vectors;
   const double loss = run(expected, expected_vectors);
-  options.recomputes_layers = true;
-  EXPECT_EQ(run(found, found_vectors), loss);
-  EXPECT_EQ(found_vectors, expected_vectors);
-  ASSERT_EQ(found.seen.size(), expected.seen.size());
-  for (size_t i = 0; i < expected.seen.size(); ++i) {
-    EXPECT_EQ(found.seen[i].name, expected.seen[i].name);
-    EXPECT_TRUE(same_bits(found.seen[i].gradient, expected.seen[i].gradient)) << expected.seen[i].name;
-    EXPECT_TRUE(same_bits(found.seen[i].other, expected.seen[i].other)) << expected.seen[i].name;
+  for (Keeps keeps : {Keeps::kCrossing, Keeps::kAll}) {
+    options.keeps = keeps;
+    found = {};
+    EXPECT_EQ(run(found, found_vectors), loss);
+    EXPECT_EQ(found_vectors, expected_vectors);
+    ASSERT_EQ(found.seen.size(), expected.seen.size());
+    for (size_t i = 0; i < expected.seen.size(); ++i) {
+      EXPECT_EQ(found.seen[i].name, expected.seen[i].name);
+      EXPECT_TRUE(same_bits(found.seen[i].gradient, expected.seen[i].gradient)) << expected.seen[i].name;
+      EXPECT_TRUE(same_bits(found.seen[i].other, expected.seen[i].other)) << expected.seen[i].name;
+    }
   }
 }
 

@@ -15,9 +15,12 @@ Network network_of(int64_t width) {
 
 TEST(KeptTeacherSequences, AreBoundedByTheMemoryOfTheHeadsInputs) {
   const DivergenceOptions options;
-  EXPECT_EQ(options.kept_sequences(network_of(1024), 1 << 20, 2049), options.teacher_bytes / (2048 * 1024 * 4));
-  EXPECT_EQ(options.kept_sequences(network_of(1024), 5, 2049), 5);
-  EXPECT_EQ(options.kept_sequences(network_of(1 << 16), 9, 1 << 20), 2);
+  for (size_t element_bytes : {2, 4}) {
+    const auto bytes = static_cast<int64_t>(2048 * 1024 * element_bytes);
+    EXPECT_EQ(options.kept_sequences(network_of(1024), 1 << 20, 2049, element_bytes), options.teacher_bytes / bytes);
+    EXPECT_EQ(options.kept_sequences(network_of(1024), 5, 2049, element_bytes), 5);
+    EXPECT_EQ(options.kept_sequences(network_of(1 << 16), 9, 1 << 20, element_bytes), 2);
+  }
 }
 
 }  // namespace

@@ -20,13 +20,13 @@ std::vector<PassOptions> all_options() {
   for (bool outputs : {false, true})
     for (bool vectors : {false, true})
       for (bool inputs : {false, true})
-        for (bool again : {false, true})
+        for (Keeps keeps : {Keeps::kCrossing, Keeps::kCostly, Keeps::kAll})
           all.push_back({.has_backward = true,
                          .reads_linear_outputs = outputs,
                          .has_vector_gradients = vectors,
                          .reads_linear_inputs = inputs,
                          .reads_attention_outputs = inputs != vectors,
-                         .recomputes_layers = again});
+                         .keeps = keeps});
   return all;
 }
 
@@ -58,7 +58,7 @@ TEST(PassPlan, OperationsInPlaceTakeNoSlot) {
 
 // What a deep network keeps is what crosses, layer after layer; the rest is one layer's.
 TEST(PassPlan, LayersThatAreComputedAgainTakeMemoryOnce) {
-  auto width_of = [](int64_t layers, bool again) {
+  auto width_of = [](int64_t layers, Keeps keeps) {
     Ops ops({{"table", {9, 4}, Role::kTable}, {"up", {40, 4}, Role::kLinear}, {"down", {4, 40}, Role::kLinear}});
     Value x = ops.gather("table");
     for (int64_t layer = 0; layer < layers; ++layer) {
@@ -66,12 +66,14 @@ TEST(PassPlan, LayersThatAreComputedAgainTakeMemoryOnce) {
       x = ops.add(x, ops.linear(ops.activate(Activation::kSilu, ops.linear(x, "up")), "down"), Sum::kMlp);
     }
     const Network network = std::move(ops).head(x, "table");
-    const PassPlan plan = plan_pass(network, {.has_backward = true, .recomputes_layers = again});
+    const PassPlan plan = plan_pass(network, {.has_backward = true, .reads_linear_inputs = true, .keeps = keeps});
     return std::accumulate(plan.slot_widths.begin(), plan.slot_widths.end(), int64_t{0});
   };
-  EXPECT_GE(width_of(9, false) - width_of(8, false), 40);
-  EXPECT_LE(width_of(9, true) - width_of(8, true), 8);
-  EXPECT_LT(width_of(1, true), width_of(2, false));
+  auto width_of_layer = [&](Keeps keeps) { return width_of(9, keeps) - width_of(8, keeps); };
+  EXPECT_LE(width_of_layer(Keeps::kCrossing), 8);
+  EXPECT_GE(width_of_layer(Keeps::kCostly), 40);
+  EXPECT_GE(width_of_layer(Keeps::kAll), 80);
+  EXPECT_LT(width_of(1, Keeps::kCrossing), width_of(2, Keeps::kCostly));
 }
 
 TEST(PassPlan, WhatIsReadLaterIsNotWrittenOver) {

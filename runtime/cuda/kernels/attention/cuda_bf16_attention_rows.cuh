@@ -47,11 +47,13 @@ struct PrepareGradients {
     auto dot = [&](const Values& a, const Values& b) { return lanes.sum(d, [&](int i, int) { return a[i] * b[i]; }); };
     struct OfHead {
       Values out = {}, remainder, g = {};
+      float y_along = 0;
     };
     auto load = [&](int head, OfHead& of) {
       lanes.load(y.data + at * y.stride + head * d, d, of.out);
       lanes.load(in.remainders + (at * in.heads + head) * d, d, of.remainder);
       lanes.load(dy.data + at * dy.stride + head * d, d, of.g);
+      if (exclusive) of.y_along = in.along_own[first_of(in, sequence, head) + position];
     };
     Values own = {}, down = {};
     if (exclusive) lanes.load(v.data + at * v.stride + lanes.head * d, d, own);
@@ -65,7 +67,7 @@ struct PrepareGradients {
       lanes.for_columns(d, [&](int i, int) { out[i] += now.remainder[i]; });
       const int64_t of_head = first_of(in, sequence, head) + position;
       if (exclusive) {
-        const float y_along = in.along_own[of_head], g_along = dot(g, own) * inverse;
+        const float y_along = now.y_along, g_along = dot(g, own) * inverse;
         const float along = norm > kLeastValueNorm ? -2 * y_along * g_along : 0.0f;
         lanes.for_columns(d, [&](int i, int) {
           const float unit = inverse * own[i];
