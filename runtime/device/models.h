@@ -23,7 +23,8 @@ std::unique_ptr<Scorer> make_scorer(const std::shared_ptr<const Weights>& weight
 std::unique_ptr<Generator> make_generator(const std::shared_ptr<const Weights>& weights, const Device& device,
                                           int64_t context, int64_t sequences, Ranks& ranks = no_other_ranks());
 
-// In float32 whatever the device's numerics, on all of the CUDA devices and shared among the ranks as below.
+// In float32, with bf16 in what gradient_arithmetic() makes of that; on all of the CUDA devices and shared among the
+// ranks as below.
 // `sequences` and `ranks` must outlive the result. Progress on CUDA devices: one stage, in sequences. Collective.
 std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const Weights>& teacher,
                                                      const std::shared_ptr<const Weights>& student,
