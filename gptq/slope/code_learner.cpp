@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <span>
 
 #include "gptq/slope/adam.h"
@@ -64,11 +65,17 @@ class HostLatentMover final : public LatentMover {
   }
   void step(const CodeLearnerOptions& options) override { learner_.step(pass_.matrix_gradients(), student_, options); }
   void store() override {}
+  void keep() override { kept_ = learner_.at_rest(); }
+  void store_kept(CodeLearner& to) override {
+    if (kept_) to = std::move(*kept_);
+    kept_.reset();
+  }
 
  private:
   CodeLearner& learner_;
   QuantizedModel student_;
   DivergencePass& pass_;
+  std::optional<CodeLearner> kept_;
 };
 
 }  // namespace
@@ -120,7 +127,6 @@ std::vector<const QuantizedTensor*> CodeLearner::find_paths(double rate_weight, 
 
 CodeLearner CodeLearner::at_rest() const {
   CodeLearner copy;
-  copy.steps_done_ = steps_done_;
   for (const auto& [name, latents] : latents_) copy.latents_[name].levels = latents.levels;
   return copy;
 }

@@ -92,7 +92,7 @@ class CodeLearner {
   // The same for who moves the latents: what Adam does.
   AdamStep begin_step(const CodeLearnerOptions& options);
   std::map<std::string, Latents>& latents() { return latents_; }
-  // A copy that finds paths and does no steps: without moments.
+  // A copy that finds paths and does no steps: without moments, at step 0.
   CodeLearner at_rest() const;
 
   // What it consists of, for who keeps it between two paths.
@@ -113,6 +113,10 @@ class LatentMover {
   virtual void step(const CodeLearnerOptions& options) = 0;
   // Brings the latents back to the learner.
   virtual void store() = 0;
+  // Keeps a copy of the latents, instead of the one before.
+  virtual void keep() = 0;
+  // Brings the copy to `to`, one at_rest(), unless it is there since.
+  virtual void store_kept(CodeLearner& to) = 0;
 };
 
 // `student`: what the pass began with, whose steps stay. Its codes are found again from the latents where the learner

@@ -1,5 +1,5 @@
 // latent_mover.cu: LatentMover on a device: Adam (adam.h) by element, and Viterbi (slope_viterbi.cuh) with a CTA for
-// each column of a segment. Rounding differs from the host's.
+// each column of a segment, over all matrices at once. Rounding differs from the host's.
 #include <cmath>
 
 #include "gptq/slope/code_learner.h"
@@ -23,13 +23,22 @@ struct MovedMatrix {
   const float *row_sizes, *column_sizes;    // (R), (K) of steps
   const float *row_scales, *column_scales;  // (R), (K) LevelScales
   int trellis_bits;
+  ConstCudaView gradient;  // (R, K) by weights
+  CudaView weights;        // (R, K) of the path
+  int64_t first_path = 0;  // among the paths of all matrices, one for each column of each segment
 
-  __device__ int64_t count() const { return rows * columns; }
-  // From the gradient by weights to that by levels, with what bits cost.
-  __device__ float by_level(const ConstCudaView& gradient, float bit_price, int64_t i) const {
-    const int64_t row = i / columns, column = i % columns;
-    return gradient.data[row * gradient.stride + column] * (row_sizes[row] * column_sizes[column]) +
-           bit_price * bits_by_level(levels[i], row_scales[row] * column_scales[column]);
+  // body(i, g) of every element i of CTA blockIdx.x's rows; g: its gradient by level, with what bits cost.
+  template <typename Body>
+  __device__ void for_each_element(float bit_price, const Body& body) const {
+    for (int64_t row = blockIdx.x; row < rows; row += kMomentCtas) {
+      const float row_size = row_sizes[row], row_scale = row_scales[row];
+      const float* by_weight = gradient.data + row * gradient.stride;
+      for (int64_t column = threadIdx.x; column < columns; column += kMoverThreads) {
+        const int64_t i = row * columns + column;
+        body(i, by_weight[column] * (row_size * column_sizes[column]) +
+                    bit_price * bits_by_level(levels[i], row_scale * column_scales[column]));
+      }
+    }
   }
 };
 
@@ -40,40 +49,48 @@ struct Moves {
   float bit_price;
 };
 
-// sums: (kMomentCtas) of second moments.
+// CTA (x, y): the second moments of its rows of matrix y. sums: (matrices, kMomentCtas) of them.
 __global__ void __launch_bounds__(kMoverThreads)
-    moments_kernel(const MovedMatrix matrix, const ConstCudaView gradient, float bit_price, float* sums) {
+    moments_kernel(const MovedMatrix* matrices, float bit_price, float* sums) {
   constexpr float kSecondShare = 0.05f;
+  const MovedMatrix matrix = matrices[blockIdx.y];
   float sum = 0;
-  for (int64_t i = int64_t{blockIdx.x} * kMoverThreads + threadIdx.x; i < matrix.count();
-       i += int64_t{kMomentCtas} * kMoverThreads) {
-    const float g = matrix.by_level(gradient, bit_price, i);
+  matrix.for_each_element(bit_price, [&](int64_t i, float g) {
     const float second = matrix.second[i] + kSecondShare * (g * g - matrix.second[i]);
     matrix.second[i] = second;
     sum += second;
-  }
+  });
   sum = sum_over_block(sum);
-  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+  if (threadIdx.x == 0) sums[blockIdx.y * kMomentCtas + blockIdx.x] = sum;
 }
 
+// The same CTAs.
 __global__ void __launch_bounds__(kMoverThreads)
-    move_kernel(const MovedMatrix matrix, const ConstCudaView gradient, const float* sums, const Moves moves) {
+    move_kernel(const MovedMatrix* matrices, const float* sums, const Moves moves) {
   static_assert(kMomentCtas == kMoverThreads);
-  const float mean = sum_over_block(sums[threadIdx.x]) / static_cast<float>(matrix.count());
+  const MovedMatrix matrix = matrices[blockIdx.y];
+  const float mean =
+      sum_over_block(sums[blockIdx.y * kMomentCtas + threadIdx.x]) / static_cast<float>(matrix.rows * matrix.columns);
   if (mean == 0) return;
   const float quiet = moves.quiet_share * sqrtf(mean * moves.second_scale);
-  for (int64_t i = int64_t{blockIdx.x} * kMoverThreads + threadIdx.x; i < matrix.count();
-       i += int64_t{gridDim.x} * kMoverThreads)
-    matrix.levels[i] -= moves.scale * matrix.by_level(gradient, moves.bit_price, i) /
-                        (sqrtf(matrix.second[i] * moves.second_scale) + quiet);
+  matrix.for_each_element(moves.bit_price, [&](int64_t i, float g) {
+    matrix.levels[i] -= moves.scale * g / (sqrtf(matrix.second[i] * moves.second_scale) + quiet);
+  });
 }
 
-// The weights of the path of least squared distance down one column of a segment.
-__global__ void __launch_bounds__(kPathThreads)
-    path_kernel(const MovedMatrix matrix, float cost_scale, CudaView weights) {
+// The weights of the path of least squared distance down one column of a segment, of one of `count` matrices.
+__global__ void __launch_bounds__(kPathThreads) path_kernel(const MovedMatrix* matrices, int count, float cost_scale) {
   extern __shared__ __align__(16) std::byte shared[];
   ViterbiMemory& memory = *reinterpret_cast<ViterbiMemory*>(shared);
-  const int64_t column = blockIdx.x, first = int64_t{blockIdx.y} * kSegmentRows;
+  int before = 0;  // the last matrix that does not begin after this path
+  for (int after = count; after - before > 1;) {
+    const int middle = (before + after) / 2;
+    (matrices[middle].first_path <= blockIdx.x ? before : after) = middle;
+  }
+  const MovedMatrix matrix = matrices[before];
+  const CudaView weights = matrix.weights;
+  const int64_t path = blockIdx.x - matrix.first_path;
+  const int64_t column = path % matrix.columns, first = path / matrix.columns * kSegmentRows;
   const int rows = static_cast<int>(min(int64_t{kSegmentRows}, matrix.rows - first));
   const LevelCosts cost{nullptr, 0};
   auto target_of = [&](int row) { return reachable_target(matrix.levels[(first + row) * matrix.columns + column]); };
@@ -115,6 +132,8 @@ class CudaLatentMover final : public LatentMover {
       const auto& codes = std::get<SteppedCodes>(tensor.data);
       memory_->matrices.try_emplace(tensor.name, found->second, codes);
     }
+    memory_->views = DeviceArray<MovedMatrix>(matrices());
+    memory_->sums = DeviceArray<float>(int64_t{matrices()} * kMomentCtas);
   }
   ~CudaLatentMover() override {
     DeviceScope scope(on_device_.ordinal());
@@ -123,12 +142,15 @@ class CudaLatentMover final : public LatentMover {
 
   void find_paths() override {
     DeviceScope scope(on_device_.ordinal());
-    for (auto& [name, matrix] : memory_->matrices) {
-      const MovedMatrix& view = matrix.view;
-      const dim3 grid(static_cast<unsigned>(view.columns), static_cast<unsigned>(divide_up(view.rows, kSegmentRows)));
-      launch_kernel(path_kernel, {grid, kPathThreads, static_cast<int>(sizeof(ViterbiMemory))}, memory_->stream, view,
-                    path_cost_scale(0), on_device_.matrix(name));
-    }
+    if (matrices() == 0) return;
+    int64_t paths = 0;
+    upload([&](const std::string& name, MovedMatrix& view) {
+      view.weights = on_device_.matrix(name);
+      view.first_path = paths;
+      paths += view.columns * divide_up(view.rows, kSegmentRows);
+    });
+    launch_kernel(path_kernel, {static_cast<unsigned>(paths), kPathThreads, static_cast<int>(sizeof(ViterbiMemory))},
+                  memory_->stream, memory_->views.data(), matrices(), path_cost_scale(0));
     memory_->stream.wait();
   }
 
@@ -138,14 +160,11 @@ class CudaLatentMover final : public LatentMover {
     const auto second_scale = static_cast<float>(1 / (1 - std::pow(0.95, static_cast<double>(step.number))));
     const Moves moves{static_cast<float>(step.rate), second_scale, static_cast<float>(step.quiet_share),
                       static_cast<float>(options.bit_price)};
-    for (auto& [name, matrix] : memory_->matrices) {
-      const ConstCudaView gradient = on_device_.gradient(name);
-      const LaunchShape shape{dim3(kMomentCtas), kMoverThreads};
-      launch_kernel(moments_kernel, shape, memory_->stream, matrix.view, gradient, moves.bit_price,
-                    memory_->sums.data());
-      launch_kernel(move_kernel, shape, memory_->stream, matrix.view, gradient,
-                    static_cast<const float*>(memory_->sums.data()), moves);
-    }
+    if (matrices() == 0) return;
+    upload([&](const std::string& name, MovedMatrix& view) { view.gradient = on_device_.gradient(name); });
+    const LaunchShape shape{dim3(kMomentCtas, static_cast<unsigned>(matrices())), kMoverThreads};
+    launch_kernel(moments_kernel, shape, memory_->stream, memory_->views.data(), moves.bit_price, memory_->sums.data());
+    launch_kernel(move_kernel, shape, memory_->stream, memory_->views.data(), memory_->sums.data(), moves);
     memory_->stream.wait();
   }
 
@@ -158,6 +177,26 @@ class CudaLatentMover final : public LatentMover {
         check_cuda(cudaMemcpyAsync(to->data(), from->data(), from->bytes(), cudaMemcpyDeviceToHost, memory_->stream));
     }
     memory_->stream.wait();
+  }
+
+  void keep() override {
+    DeviceScope scope(on_device_.ordinal());
+    for (auto& [name, matrix] : memory_->matrices) {
+      matrix.kept.reserve(matrix.levels.count(), "latents");
+      check_cuda(cudaMemcpyAsync(matrix.kept.data(), matrix.levels.data(), matrix.levels.bytes(),
+                                 cudaMemcpyDeviceToDevice, memory_->stream));
+    }
+    memory_->stream.wait();
+    is_kept_ = true;
+  }
+  void store_kept(CodeLearner& to) override {
+    if (!is_kept_) return;
+    DeviceScope scope(on_device_.ordinal());
+    for (auto& [name, matrix] : memory_->matrices)
+      check_cuda(cudaMemcpyAsync(to.latents().at(name).levels.data(), matrix.kept.data(), matrix.kept.bytes(),
+                                 cudaMemcpyDeviceToHost, memory_->stream));
+    memory_->stream.wait();
+    is_kept_ = false;
   }
 
  private:
@@ -179,18 +218,30 @@ class CudaLatentMover final : public LatentMover {
                column_scales.data(),
                codes.trellis_bits} {}
     DeviceArray<float> levels, second, row_sizes, column_sizes, row_scales, column_scales;
+    DeviceArray<float> kept;  // levels
     MovedMatrix view;
   };
   // Made and freed with the device current.
   struct Memory {
     std::map<std::string, DeviceMatrix> matrices;
-    DeviceArray<float> sums{kMomentCtas};
+    DeviceArray<MovedMatrix> views;  // of the matrices, in order
+    DeviceArray<float> sums;         // of second moments
     CudaStream stream;
   };
+
+  int matrices() const { return static_cast<int>(memory_->matrices.size()); }
+  // Gives the device the matrices as complete(name, matrix) leaves them.
+  template <typename Complete>
+  void upload(const Complete& complete) {
+    std::vector<MovedMatrix> views;
+    for (const auto& [name, matrix] : memory_->matrices) complete(name, views.emplace_back(matrix.view));
+    memory_->views.copy(views);
+  }
 
   CodeLearner& learner_;
   CudaStudent& on_device_;
   std::unique_ptr<Memory> memory_;
+  bool is_kept_ = false;  // and not stored since
 };
 
 }  // namespace

@@ -20,11 +20,7 @@ double mean_square(const std::vector<float>& values) {
 
 }  // namespace
 
-DivergenceOptions fisher_pass_options() {
-  DivergenceOptions options;
-  options.data_share = kDataShare;
-  return options;
-}
+DivergenceOptions fisher_pass_options() { return {.sums_rows = false, .data_share = kDataShare}; }
 
 SmallFisher small_fisher(DivergencePass& original, int64_t sequences, int64_t positions) {
   NamedGradients sums;

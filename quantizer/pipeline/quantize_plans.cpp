@@ -92,7 +92,8 @@ std::vector<TunedPass> tuned_passes(const QuantizeRequest& request, const Networ
   const std::vector<std::set<std::string>> blocks = learned_blocks(network, request.codes.block);
   add(request.codes.steps, request.codes.batch,
       {.summed = *std::ranges::max_element(
-           blocks, {}, [&](const std::set<std::string>& block) { return code_learning_bytes(network, block); })});
+           blocks, {}, [&](const std::set<std::string>& block) { return code_learning_bytes(network, block); }),
+       .sums_rows = request.learns_rows});
   add(request.tuner.steps, request.tuner.batch, {});
   return passes;
 }

@@ -30,6 +30,7 @@ class GainObserver final : public GradientObserver {
 
   void on_output_gradient(const std::string& weight, int64_t, ConstMatrixView gradient,
                           ConstMatrixView output) override {
+    if (output.rows == 0) return;
     std::vector<double> dots = column_dots(gradient, output);
     if (weight == head_name_)
       sums_.head += std::accumulate(dots.begin(), dots.end(), 0.0);
@@ -84,7 +85,7 @@ class CpuDivergencePass final : public DevicePass {
         sequences_(sequences),
         options_(options),
         arithmetic_(arithmetic),
-        window_(student_, sequences.length, /*for_gains=*/true, !options.summed.empty(), arithmetic),
+        window_(student_, sequences.length, student_options(sequences.length), arithmetic),
         teacher_(std::move(teacher)),
         teacher_pass_(*teacher_, sequences.length, gradient_policy(arithmetic)),
         teacher_hidden_(static_cast<size_t>(
@@ -157,6 +158,11 @@ class CpuDivergencePass final : public DevicePass {
   }
 
  private:
+  PassOptions student_options(int64_t length) const {
+    PassOptions pass = cpu_gradient_options(network_, length, /*for_gains=*/true, !options_.summed.empty());
+    pass.reads_linear_outputs = options_.sums_rows;
+    return pass;
+  }
   std::span<const Token> inputs(int64_t s) const {
     return sequences_.sequence(s).first(static_cast<size_t>(sequences_.length - 1));
   }

@@ -19,6 +19,7 @@ void scale(float factor, std::span<float> values) {
 PassOptions cpu_gradient_options(const Network& network, int64_t length, bool for_gains, bool for_matrices) {
   PassOptions options = {.has_backward = true,
                          .reads_linear_outputs = for_gains,
+                         .reads_head_output = for_gains,
                          .has_vector_gradients = for_gains,
                          .reads_linear_inputs = for_matrices};
   if (cpu_pass_bytes(network, length, length, options) > kMostKeptBytes) options.keeps = Keeps::kCrossing;
@@ -32,7 +33,7 @@ CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, bool 
 
 CpuGradients::CpuGradients(const Weights& weights, int64_t context_length, const PassOptions& options,
                            ProductArithmetic arithmetic)
-    : pass_(weights, context_length, gradient_policy(arithmetic), options), for_gains_(options.reads_linear_outputs) {
+    : pass_(weights, context_length, gradient_policy(arithmetic), options), for_gains_(options.reads_head_output) {
   assert(options.has_backward);
 }
 

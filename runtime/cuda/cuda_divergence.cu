@@ -24,10 +24,11 @@ namespace {
 using FloatWeights = CudaNetworkWeights<float>;
 
 // Of the original, whose pass keeps no more than its student's does.
-constexpr PassOptions kTeacher = {.has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true};
+constexpr PassOptions kTeacher = {.has_backward = true, .reads_head_output = true, .has_vector_gradients = true};
 
 PassOptions student_options(const DivergenceOptions& options, Keeps keeps) {
   PassOptions pass = kTeacher;
+  pass.reads_linear_outputs = options.sums_rows;
   pass.reads_linear_inputs = !options.summed.empty();
   pass.keeps = keeps;
   return pass;
@@ -38,7 +39,7 @@ int64_t rows_of_matrices(const Network& network) {
                          [](int64_t rows, const MatrixUse& use) { return rows + use.rows; });
 }
 
-// to row = from row * gains[row].
+// to row = from row * gains[row]; without gains: of 1.
 template <typename T>
 struct ScaleRows {
   const float *from, *gains;
@@ -47,7 +48,8 @@ struct ScaleRows {
 
   __device__ void operator()(int64_t row, int lane) const {
     const float* in = from + row * from_stride;
-    store_columns(to + row * to_stride, columns, lane, [&](int64_t c) { return from_float<T>(in[c] * gains[row]); });
+    const float gain = gains ? gains[row] : 1;
+    store_columns(to + row * to_stride, columns, lane, [&](int64_t c) { return from_float<T>(in[c] * gain); });
   }
 };
 
@@ -87,17 +89,14 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   void set(const Gains& gains) override {
     DeviceScope scope(ordinal_);
-    std::map<MatrixId, std::vector<float>> wanted;
-    auto ones = [&](const MatrixUse& use) { return std::vector<float>(static_cast<size_t>(use.rows), 1.0f); };
+    RowGains wanted;
     for (MatrixId id : network_->linear_matrices()) {
-      const MatrixUse& use = network_->matrix(id);
-      const auto found = gains.rows.find(use.name);
-      wanted[id] = found == gains.rows.end() ? ones(use) : found->second;
+      const auto found = gains.rows.find(network_->matrix(id).name);
+      wanted[id] = found == gains.rows.end() ? std::vector<float>() : found->second;
     }
     const MatrixId head = network_->head.weight;
     wanted[head].assign(static_cast<size_t>(network_->matrix(head).rows), gains.head);
-    for (MatrixId id : changed_)  // tables that are only looked up, too
-      wanted.try_emplace(id, ones(network_->matrix(id)));
+    for (MatrixId id : changed_) wanted.try_emplace(id);  // tables that are only looked up, too
     set_gains(std::move(wanted));
     small_host_.set_small(gains.small);
     memory_->student.set_vectors(small_host_.vectors);
@@ -108,7 +107,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     const MatrixId id = network_->id_of(name);
     memory_->base.replace(id, matrix);
     gains_.erase(id);
-    set_gains({{id, std::vector<float>(static_cast<size_t>(matrix.rows()), 1.0f)}});
+    set_gains({{id, {}}});
   }
 
   CudaStudent* on_device() override { return this; }
@@ -246,6 +245,8 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     std::optional<CudaGainObserver<T>> observer;  // of the pass
   };
 
+  using RowGains = std::map<MatrixId, std::vector<float>>;  // empty: all 1
+
   int64_t positions() const { return sequences_.length - 1; }
 
   std::span<const Token> tokens(int64_t first) const {
@@ -253,11 +254,13 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   }
 
   // Makes matrices of the student of what they were at first, but for those that are that already. Waits.
-  void set_gains(std::map<MatrixId, std::vector<float>> wanted) {
+  void set_gains(RowGains wanted) {
     std::erase_if(wanted, [&](const auto& item) {
       changed_.erase(item.first);
-      return gains_[item.first] == item.second;
+      const auto found = gains_.find(item.first);
+      return found != gains_.end() && found->second == item.second;
     });
+    if (wanted.empty()) return;
     std::vector<float> all;
     for (const auto& [id, gains] : wanted) all.insert(all.end(), gains.begin(), gains.end());
     memory_->gains.copy(all);
@@ -266,10 +269,11 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     for (auto& [id, gains] : wanted) {
       const CudaMatrix<float>& from = memory_->base.matrix(id);
       const CudaMatrix<T>& to = memory_->student.matrix(id);
-      launch_rows(
-          std::ssize(gains),
-          ScaleRows<T>{from.data.data(), at, network_->matrix(id).columns, from.columns, to.columns, to.data.data()},
-          stream);
+      const MatrixUse& use = network_->matrix(id);
+      launch_rows(use.rows,
+                  ScaleRows<T>{from.data.data(), gains.empty() ? nullptr : at, use.columns, from.columns, to.columns,
+                               to.data.data()},
+                  stream);
       at += gains.size();
       gains_[id] = std::move(gains);
     }
@@ -326,7 +330,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
       if (!pass) {
         pass = std::make_unique<CudaGradientPass<T>>(memory_->student, student_options(options_, keeps_),
                                                      sequences_.length, batch_, positions());
-        memory_->observer.emplace(memory_->student, *pass);
+        memory_->observer.emplace(memory_->student, *pass, options_.sums_rows);
       }
       return body(*pass);
     });
@@ -354,7 +358,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   const Keeps keeps_;                    // of the student's values
   int64_t batch_;
   // Of the student's matrices, as they are; and those whose values at first were changed since.
-  std::map<MatrixId, std::vector<float>> gains_;
+  RowGains gains_;
   std::set<MatrixId> changed_;
   MatrixGradients on_host_;  // for who asks for them there
   std::unique_ptr<Memory> memory_;
@@ -378,7 +382,7 @@ CudaPassPlan plan_pass_of_divergence(const std::shared_ptr<const Network>& netwo
     std::optional<CudaMatrixGradients> gradients;
     if (!divergence.summed.empty())
       gradients.emplace(network, divergence.summed, BatchShape{batch, length - 1}, divergence.adds);
-    CudaGainObserver<T>(student, pass).reserve_lookups(batch * (length - 1));
+    CudaGainObserver<T>(student, pass, divergence.sums_rows).reserve_lookups(batch * (length - 1));
   };
   const int64_t most = std::min(sequences, gradient_batch(length));
   return plan_gradient_pass("distillation", length, most, usable_bytes, [&](int64_t batch, Keeps keeps) {

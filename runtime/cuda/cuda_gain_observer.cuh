@@ -26,14 +26,14 @@ struct LookUpRows {
   }
 };
 
-// Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, and for a tied
-// head those of what is looked up, by columns. Not initialised.
+// Sums of the gradients by the logarithms of gains, on the device: one for each output of each matrix, or with
+// `sums_rows` false of the head only, and for a tied head those of what is looked up, by columns. Not initialised.
 template <typename T>
 class CudaGainObserver final : public CudaGradientObserver<T> {
  public:
   using typename CudaGradientObserver<T>::ConstView;
 
-  CudaGainObserver(const CudaNetworkWeights<T>& student, CudaGradientPass<T>& pass)
+  CudaGainObserver(const CudaNetworkWeights<T>& student, CudaGradientPass<T>& pass, bool sums_rows)
       : student_(student),
         network_(student.network()),
         pass_(pass),
@@ -43,7 +43,8 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
       places_[name] = {count, columns};
       count += columns;
     };
-    for (MatrixId id : network_.linear_matrices()) place(network_.matrix(id).name, network_.matrix(id).rows);
+    if (sums_rows)
+      for (MatrixId id : network_.linear_matrices()) place(network_.matrix(id).name, network_.matrix(id).rows);
     place(head_name_, network_.vocabulary());
     place(kLookup, network_.matrix(network_.head.weight).columns);
     sums_ = DeviceArray<double>(count, "sums");
@@ -54,6 +55,7 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
 
   void on_output_gradient(const std::string& weight, ConstView gradient, ConstView output, const BatchShape& batch,
                           cudaStream_t stream) override {
+    if (!output.data) return;
     pass_.column_dots().add(gradient, output, batch, sums_.data() + places_.at(weight).first, {}, stream);
   }
   void on_head_gradient(const std::string& weight, ConstView gradient, ConstCudaView output, const BatchShape& batch,
@@ -64,9 +66,9 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
                           const BatchShape& batch, cudaStream_t stream) override {
     if (matrices_) matrices_->add_lookups(network_.id_of(table), rows, gradient, batch, stream);
     if (table != head_name_) return;
-    rows_.reserve(static_cast<int64_t>(rows.size()));
-    check_cuda(cudaMemcpyAsync(rows_.data(), rows.data(), rows.size_bytes(), cudaMemcpyHostToDevice, stream));
-    check_cuda(cudaStreamSynchronize(stream));  // the caller's list goes
+    rows_.reserve(std::ssize(rows));
+    std::ranges::copy(rows, sent_rows_.reserve(std::ssize(rows)));
+    sent_rows_.send(std::ssize(rows), rows_.data(), stream);
     looked_up_.resize(gradient.rows, gradient.columns);
     const CudaMatrix<T>& from = student_.matrix(network_.head.weight);
     launch_rows(gradient.rows, LookUpRows<T>{from.data.data(), from.columns, rows_.data(), looked_up_}, stream);
@@ -118,6 +120,7 @@ class CudaGainObserver final : public CudaGradientObserver<T> {
   std::string head_name_;
   std::map<std::string, Place> places_;
   DeviceArray<double> sums_;
+  SentList sent_rows_;
   DeviceArray<int32_t> rows_;
   BasicCudaMatrix<T> looked_up_;
 };

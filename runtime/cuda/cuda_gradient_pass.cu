@@ -109,7 +109,7 @@ CudaGradientPass<T>::CudaGradientPass(const CudaNetworkWeights<T>& weights, cons
   // Windows may be shorter, and then more of them fill a piece.
   const int64_t most_logit_rows = std::min(rows, logit_rows(network_.vocabulary()));
   logits_ = DeviceArray<float>(most_logit_rows * network_.vocabulary(), "logits");
-  if (options.reads_linear_outputs || !std::is_same_v<T, float>)
+  if (options.reads_head_output || !std::is_same_v<T, float>)
     dlogits_ = DeviceArray<T>(most_logit_rows * round_up(network_.vocabulary(), multiple), "logits");
   for_each_attention(network_, [&](size_t node, const op::Attention& shape) {
     attention_.reserve(shape, {sequences, positions});
@@ -119,7 +119,7 @@ CudaGradientPass<T>::CudaGradientPass(const CudaNetworkWeights<T>& weights, cons
   dots_.reserve(piece, network_.vocabulary());
   if (options.has_vector_gradients || options.reads_linear_outputs) {
     const int64_t widest = widest_value(network_);
-    for (DeviceArray<T>& scratch : scratch_) scratch = DeviceArray<T>(rows * round_up(widest, multiple));
+    scratch_ = DeviceArray<T>(rows * round_up(widest, multiple));
     ones_ = DeviceArray<T>(std::span<const T>(std::vector<T>(static_cast<size_t>(widest), T(1.0f))));
   }
   zero_.fill_zero();
@@ -218,7 +218,7 @@ void CudaGradientPass<T>::backward_head(const CudaTargetRows& targets, CudaGradi
     const View gradient = logit_gradient(logits);
     launch_loss_backward(ConstCudaView(logits), network_.head.softcap, targets(first, logits.rows, stream_), gradient,
                          losses_.data() + first, stream_);
-    observer.on_head_gradient(use.name, gradient, options_.reads_linear_outputs ? logits : CudaView(), piece, stream_);
+    observer.on_head_gradient(use.name, gradient, options_.reads_head_output ? logits : CudaView(), piece, stream_);
     if (options_.reads_linear_inputs)
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
     launch_gradient_product(ProductForm::kNN, BasicProductInput<T>(gradient),

@@ -126,7 +126,7 @@ class CudaGradientPass {
   // The loss of the last backward(), in nats, summed over its rows. Waits for it.
   double loss() const;
 
-  // Their memory may serve the observer too.
+  // For the observer, too: backward() finishes its sums.
   CudaColumnDots& column_dots() { return dots_; }
   cudaStream_t stream() const { return stream_; }
   const CudaNetworkWeights<T>& weights() const { return weights_; }
@@ -165,7 +165,7 @@ class CudaGradientPass {
   DeviceArray<float> logits_;  // of a piece
   DeviceArray<T> dlogits_;     // empty where they take the logits' place: of float, where no observer sees outputs
   DeviceArray<float> losses_;
-  DeviceArray<T> scratch_[2], ones_;
+  DeviceArray<T> scratch_, ones_;
   DeviceArray<Token> device_tokens_;
   DeviceArray<int> zero_;
   // Of the batch that runs.

@@ -257,13 +257,13 @@ struct Normalise {
 template <typename T, int kLanes, int kPieces, int kWidth>
 struct HeadsBackward {
   RowHeads all;
-  In<T> x, dy;  // x.data null: the rotation alone
+  In<T> x, dy;
   int positions;
   float epsilon;  // 0: no norm
   const float *norm_gain, *head_gain;
   NodeRotation rotation;
   bool adds;
-  BasicCudaView<T> dx;
+  BasicCudaView<T> dx, gain_terms;
 
   __device__ void operator()(int64_t warp, int warp_lane) const {
     const HeadLanes<kLanes, kPieces, kWidth> lanes(all, warp, warp_lane);
@@ -273,7 +273,7 @@ struct HeadsBackward {
     const bool has_gain = norm_gain && epsilon > 0;
     float g[kPieces * kWidth], values[kPieces * kWidth], before[kPieces * kWidth];  // g: by the normed value
     lanes.load(gradient, d, g);
-    if (epsilon > 0) lanes.load(x.data + lanes.row * x.stride + lanes.head * d, d, values);
+    if (epsilon > 0 || gain_terms.data) lanes.load(x.data + lanes.row * x.stride + lanes.head * d, d, values);
     if (adds) lanes.load(out, d, before);
     if (half > 0) {
       float partners[kPieces * kWidth];
@@ -285,11 +285,19 @@ struct HeadsBackward {
             c < half ? g[i] * angles[i].x - partners[i] * angles[i].y : partners[i] * angles[i].y + g[i] * angles[i].x;
       });
     }
+    float s = 1;
+    if (epsilon > 0) {
+      const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
+      s = 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
+    }
+    if (gain_terms.data && lanes.exists) {
+      float terms[kPieces * kWidth];
+      lanes.for_columns(d, [&](int i, int) { terms[i] = g[i] * (s * values[i]); });
+      lanes.store(terms, d, gain_terms.data + lanes.row * gain_terms.stride + lanes.head * d);
+    }
     if (has_gain) lanes.for_columns(d, [&](int i, int c) { g[i] *= norm_gain[c]; });
     float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {
-      const float squares = lanes.sum(d, [&](int i, int) { return values[i] * values[i]; });
-      const float s = 1 / sqrtf(squares / static_cast<float>(d) + epsilon);
       const float dot = lanes.sum(d, [&](int i, int) { return values[i] * g[i]; });
       const float along = s * s * (dot / static_cast<float>(d));
       lanes.for_columns(d, [&](int i, int) { g[i] -= along * values[i]; });
@@ -362,20 +370,14 @@ void CudaGradientRows<T>::layer_norm(In<T> x, const float* weight, float epsilon
 template <typename T>
 void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const float* norm_gain,
                                 const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
-                                bool adds, BasicCudaView<T> dx) const {
+                                bool adds, BasicCudaView<T> dx, BasicCudaView<T> gain_terms) const {
   const RowHeads all(dy.rows, dy.columns / head_dim, head_dim);
-  const bool has_all =
-      has_vectors(x) && has_vectors(dy) && has_vectors(dx) && has_head_vectors<T>(head_dim, rotation.half);
+  const bool has_all = has_vectors(x) && has_vectors(dy) && has_vectors(dx) && has_vectors(gain_terms) &&
+                       has_head_vectors<T>(head_dim, rotation.half);
   launch_heads<T>(all, has_all, stream_, [&]<int kLanes, int kPieces, int kWidth>() {
     return HeadsBackward<T, kLanes, kPieces, kWidth>{
-        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx};
+        all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx, gain_terms};
   });
-}
-
-template <typename T>
-void CudaGradientRows<T>::rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, In<T> dy,
-                                      BasicCudaView<T> dx) const {
-  heads({}, head_dim, 0, nullptr, nullptr, rotation, positions, dy, /*adds=*/false, dx);
 }
 
 template <typename T>

@@ -25,11 +25,10 @@ class CudaGradientRows {
   void scale_ungated(ConstView dy, const float* weight, const float* gate, bool adds, View dx) const;
   void rms_norm(ConstView x, const float* gain, float factor, float epsilon, ConstView dy, bool adds, View dx) const;
   void layer_norm(ConstView x, const float* weight, float epsilon, ConstView dy, bool adds, View dx) const;
-  // op::Heads at positions row % positions.
+  // op::Heads at positions row % positions. gain_terms, unless empty: by columns, what the gradients of gains are sums
+  // of, dy before the rotation times norm(x).
   void heads(ConstView x, int64_t head_dim, float epsilon, const float* norm_gain, const float* head_gain,
-             const NodeRotation& rotation, int64_t positions, ConstView dy, bool adds, View dx) const;
-  // The rotation of heads alone, for gradients of their gains.
-  void rotate_back(int64_t head_dim, const NodeRotation& rotation, int64_t positions, ConstView dy, View dx) const;
+             const NodeRotation& rotation, int64_t positions, ConstView dy, bool adds, View dx, View gain_terms) const;
   void activate(Activation activation, ConstView x, ConstView dy, bool adds, View dx) const;
   // y = f(x) * a: by x, and by a.
   void gate(Activation activation, ConstView x, ConstView a, ConstView dy, bool adds, View dx) const;

@@ -10,7 +10,8 @@
 namespace thimble {
 namespace {
 
-constexpr int64_t kFloatMultiple = 4;  // 16-byte rows
+constexpr int64_t kFloatMultiple = 4;   // 16-byte rows
+constexpr int64_t kPlaceMultiple = 64;  // matrices begin where memory of their own would
 // Windows are multiplied at once until there are about so many tiles: enough for all multiprocessors.
 constexpr int64_t kTilesAtOnce = 512;
 
@@ -156,34 +157,47 @@ CudaMatrixGradients::CudaMatrixGradients(std::shared_ptr<const Network> network,
                                          const BatchShape& most, DivergenceOptions::Adds adds)
     : network_(std::move(network)), on_device_(RowGroups::most_elements(most.rows())) {
   using Adds = DivergenceOptions::Adds;
-  int64_t parts = 0, largest = 0;
+  int64_t parts = 0, largest = 0, all = 0, of_lookups = 0;
+  auto place = [](int64_t elements, int64_t& count) {
+    const int64_t first = count;
+    count += round_up(elements, kPlaceMultiple);
+    return first;
+  };
   for (const MatrixUse& use : network_->matrices) {
-    const int64_t elements = names.contains(use.name) ? use.rows * padded_columns(use) : 0;
-    const int64_t windows = windows_at_once(use, most.sequences);
-    sums_.emplace_back(elements, "gradients of matrices");
-    wholes_.emplace_back(adds == Adds::kNothing ? 0 : elements, "gradients of matrices");
+    Places& places = places_.emplace_back();
+    if (!names.contains(use.name)) continue;
+    const int64_t elements = use.rows * padded_columns(use), windows = windows_at_once(use, most.sequences);
+    places.sum = place(elements, all);
+    if (is_looked_up_and_multiplied(*network_, use)) places.lookups = place(elements, of_lookups);
     largest = std::max(largest, elements);
-    lookup_sums_.emplace_back(is_looked_up_and_multiplied(*network_, use) ? elements : 0, "gradients of matrices");
     if (windows > 1) parts = std::max(parts, windows * elements);
   }
   for (const Node& node : network_->nodes) {
     const auto* gather = std::get_if<op::Gather>(&node.operation);
-    if (gather && is_summed(gather->table)) lookups_[gather->table].host.reserve(on_device_.count());
+    if (gather && is_summed(gather->table)) lookups_.try_emplace(gather->table);
   }
-  parts_ = DeviceArray<float>(parts, "gradients of matrices");
-  other_ = DeviceArray<float>(adds == Adds::kAllParts ? largest : 0, "gradients of matrices");
+  // Of what rows are padded with, which is added too.
+  auto zeros = [](int64_t count) {
+    DeviceArray<float> values(count, "gradients of matrices");
+    values.fill_zero();
+    return values;
+  };
+  sums_ = zeros(all);
+  wholes_ = zeros(adds == Adds::kNothing ? 0 : all);
+  lookup_sums_ = zeros(of_lookups);
+  parts_ = zeros(parts);
+  other_ = zeros(adds == Adds::kAllParts ? largest : 0);
 }
 
-CudaView CudaMatrixGradients::view(const std::vector<DeviceArray<float>>& sums, MatrixId id) const {
+CudaView CudaMatrixGradients::view(float* data, MatrixId id) const {
   const MatrixUse& use = network_->matrix(id);
-  return {sums[static_cast<size_t>(id)].data(), use.rows, use.columns, padded_columns(use)};
+  return {data, use.rows, use.columns, padded_columns(use)};
 }
 
 void CudaMatrixGradients::set_zero(cudaStream_t stream) {
   gives_whole_ = false;
-  for (std::vector<DeviceArray<float>>* sums : {&sums_, &lookup_sums_})
-    for (DeviceArray<float>& values : *sums)
-      if (values.count() > 0) values.fill_bytes(0, stream);
+  sums_.fill_bytes(0, stream);
+  lookup_sums_.fill_bytes(0, stream);
 }
 
 template <typename T>
@@ -211,12 +225,9 @@ template <typename T>
 void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows, BasicCudaView<const T> gradient,
                                       const BatchShape& batch, cudaStream_t stream) {
   if (!is_summed(id)) return;
-  LookupList& list = lookups_.at(id);
-  check_cuda(cudaEventSynchronize(list.is_copied));  // the last one
-  const RowGroups groups(rows, network_->matrix(id).rows, batch.positions, list.host.data());
-  check_cuda(cudaMemcpyAsync(on_device_.data(), list.host.data(),
-                             static_cast<size_t>(groups.elements()) * sizeof(int32_t), cudaMemcpyHostToDevice, stream));
-  check_cuda(cudaEventRecord(list.is_copied, stream));
+  SentList& list = lookups_.at(id);
+  const RowGroups groups(rows, network_->matrix(id).rows, batch.positions, list.reserve(on_device_.count()));
+  list.send(groups.elements(), on_device_.data(), stream);
   const CudaView to = lookup_sum(id);
   with_row_width<T>(has_row_vectors(gradient.data, gradient.columns, gradient.stride), [&]<int kWidth>(Width<kWidth>) {
     const dim3 grid(static_cast<unsigned>(groups.groups), static_cast<unsigned>(divide_up(to.columns, 32 * kWidth)));
@@ -235,31 +246,29 @@ THIMBLE_INSTANTIATE(__nv_bfloat16)
 #undef THIMBLE_INSTANTIATE
 
 void CudaMatrixGradients::finish(cudaStream_t stream) {
-  for (size_t i = 0; i < sums_.size(); ++i) {
+  for (size_t i = 0; i < places_.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
-    if (!is_both(id)) continue;
-    launch_add_parts(lookup_sum(id).data, 1, sum(id), stream);
+    if (is_both(id)) launch_add_parts(lookup_sum(id).data, 1, sum(id), stream);
   }
 }
 
 void CudaMatrixGradients::add_part(bool begins, cudaStream_t stream) {
   gives_whole_ = true;
   if (begins) return std::swap(sums_, wholes_);
-  for (size_t i = 0; i < sums_.size(); ++i) {
-    const auto id = static_cast<MatrixId>(i);
-    if (is_summed(id)) launch_add_parts(sum(id).data, 1, whole(id), stream);
-  }
+  launch_add_parts(sums_.data(), 1, {wholes_.data(), 1, wholes_.count(), wholes_.count()}, stream);
   check_cuda(cudaStreamSynchronize(stream));
 }
 
 void CudaMatrixGradients::add_part_of(const CudaMatrixGradients& other, int other_ordinal, int ordinal, bool begins,
                                       cudaStream_t stream) {
   gives_whole_ = true;
-  for (size_t i = 0; i < sums_.size(); ++i) {
+  for (size_t i = 0; i < places_.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     if (!is_summed(id)) continue;
     float* to = place_of(id, begins);
-    check_cuda(cudaMemcpyPeerAsync(to, ordinal, other.sum(id).data, other_ordinal, sums_[i].bytes(), stream));
+    const CudaView from = other.sum(id);
+    check_cuda(cudaMemcpyPeerAsync(to, ordinal, from.data, other_ordinal,
+                                   static_cast<size_t>(from.rows * from.stride) * sizeof(float), stream));
     if (!begins) launch_add_parts(to, 1, whole(id), stream);
   }
   check_cuda(cudaStreamSynchronize(stream));
@@ -284,7 +293,7 @@ void CudaMatrixGradients::read(ConstCudaView from, Matrix& to, cudaStream_t stre
 }
 
 void CudaMatrixGradients::read(MatrixGradients& to, cudaStream_t stream) const {
-  for (size_t i = 0; i < sums_.size(); ++i) {
+  for (size_t i = 0; i < places_.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     if (is_summed(id)) read(gradient(id), to[network_->matrices[i].name], stream);
   }

@@ -22,7 +22,7 @@ namespace thimble {
 
 class CudaMatrixGradients {
  public:
-  // Of the matrices of these names. On the current device, not initialised. `most`: the largest batch.
+  // Of the matrices of these names. On the current device, all zero. `most`: the largest batch.
   CudaMatrixGradients(std::shared_ptr<const Network> network, const std::set<std::string>& names,
                       const BatchShape& most, DivergenceOptions::Adds adds);
 
@@ -51,30 +51,33 @@ class CudaMatrixGradients {
 
  private:
   // Of products, or of a table that is multiplied too what is looked up.
-  CudaView sum(MatrixId id) const { return view(sums_, id); }
-  CudaView whole(MatrixId id) const { return view(wholes_, id); }
+  CudaView sum(MatrixId id) const { return view(sums_.data() + places(id).sum, id); }
+  CudaView whole(MatrixId id) const { return view(wholes_.data() + places(id).sum, id); }
   // Where what comes from elsewhere goes: into the sum if that begins with it.
   float* place_of(MatrixId id, bool begins) const { return begins ? whole(id).data : other_.data(); }
   static void read(ConstCudaView from, Matrix& to, cudaStream_t stream);
-  CudaView lookup_sum(MatrixId id) const { return view(is_both(id) ? lookup_sums_ : sums_, id); }
-  bool is_summed(MatrixId id) const { return sums_[static_cast<size_t>(id)].count() > 0; }
-  bool is_both(MatrixId id) const { return lookup_sums_[static_cast<size_t>(id)].count() > 0; }
-  CudaView view(const std::vector<DeviceArray<float>>& sums, MatrixId id) const;
+  CudaView lookup_sum(MatrixId id) const {
+    return is_both(id) ? view(lookup_sums_.data() + places(id).lookups, id) : sum(id);
+  }
+  // Where a matrix (N, K padded to a multiple of 4) begins, in elements; absent: it is not summed, or no table that is
+  // multiplied too.
+  struct Places {
+    int64_t sum = kAbsent, lookups = kAbsent;
+  };
+  const Places& places(MatrixId id) const { return places_[static_cast<size_t>(id)]; }
+  bool is_summed(MatrixId id) const { return places(id).sum != kAbsent; }
+  bool is_both(MatrixId id) const { return places(id).lookups != kAbsent; }
+  CudaView view(float* data, MatrixId id) const;
 
   std::shared_ptr<const Network> network_;
-  // By MatrixId: (N, K padded to a multiple of 4), empty of those that are not summed. The second of tables that are
-  // multiplied too, else empty.
-  std::vector<DeviceArray<float>> sums_, lookup_sums_;
-  std::vector<DeviceArray<float>> wholes_;  // of several parts, as sums_; empty where nothing is added up
-  DeviceArray<float> other_;                // a matrix of another device or rank
+  std::vector<Places> places_;  // by MatrixId
+  DeviceArray<float> sums_, lookup_sums_;
+  DeviceArray<float> wholes_;  // of several parts, as sums_; empty where nothing is added up
+  DeviceArray<float> other_;   // a matrix of another device or rank
   bool gives_whole_ = false;
   DeviceArray<float> parts_;  // of several windows, before they are added
-  // What looks up which row, in page-locked memory, which copies need not wait for; and where the kernels read it.
-  struct LookupList {
-    PinnedArray<int32_t> host;
-    CudaEvent is_copied;
-  };
-  std::map<MatrixId, LookupList> lookups_;
+  // What looks up which row, and where the kernels read it.
+  std::map<MatrixId, SentList> lookups_;
   DeviceArray<int32_t> on_device_;
 };
 

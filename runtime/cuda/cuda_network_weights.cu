@@ -90,7 +90,12 @@ void CudaNetworkWeights<T>::allocate() {
     const auto id = static_cast<MatrixId>(i);
     sizes.push_back({round_up(network_->matrix(id).rows, kRowMultiple), padded_columns(*network_, fusion_, id)});
   }
-  for (const VectorRule& rule : network_->vectors) vectors_.emplace_back(round_up(rule.count, kRowMultiple), "weights");
+  int64_t elements = 0;
+  for (const VectorRule& rule : network_->vectors) {
+    vector_places_.push_back(elements);
+    elements += round_up(rule.count, kRowMultiple);
+  }
+  vectors_ = DeviceArray<float>(elements, "weights");
   for (const ProductTable& table : fusion_.tables) {
     Size& product = sizes[index(table.product)];
     if (table.head_dim > 0)
@@ -209,7 +214,10 @@ void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& v
   if (!policy_.vectors.is_exact())
     for (std::vector<float>& vector : host_vectors_)
       for (float& value : vector) value = policy_.vectors(value);
-  for (size_t v = 0; v < vectors_.size(); ++v) upload(host_vectors_[v], vectors_[v]);
+  std::vector<float> all(index(vectors_.count()));
+  for (size_t v = 0; v < vector_places_.size(); ++v)
+    std::ranges::copy(host_vectors_[v], all.begin() + vector_places_[v]);
+  vectors_.copy(all);
   for (size_t c = 0; c < fusion_.composites.size(); ++c) {
     const FusedWork& work = fusion_.composites[c].work;
     if (const auto* project = std::get_if<fused::Project>(&work)) upload_project(c, *project);

@@ -74,7 +74,9 @@ class CudaNetworkWeights {
   const CudaMatrix<T>& table(int32_t id) const { return tables_[static_cast<size_t>(id)]; }
   const CudaProjectVectors& project_vectors(size_t composite) const { return project_vectors_[composite]; }
   // Null for kAbsent.
-  const float* vector(VectorId id) const { return id == kAbsent ? nullptr : vectors_[static_cast<size_t>(id)].data(); }
+  const float* vector(VectorId id) const {
+    return id == kAbsent ? nullptr : vectors_.data() + vector_places_[static_cast<size_t>(id)];
+  }
   int64_t vector_size(VectorId id) const { return network_->vector(id).count; }
   // The only element of a vector.
   float scalar(VectorId id) const { return host_vectors_[static_cast<size_t>(id)].at(0); }
@@ -97,7 +99,9 @@ class CudaNetworkWeights {
   std::vector<CudaMatrix<T>> matrices_, projections_, tables_;
   std::vector<std::vector<CudaPlacement<T>>> placements_;  // by MatrixId
   std::vector<std::vector<float>> host_vectors_;           // rounded
-  std::vector<DeviceArray<float>> vectors_, scales_;       // by VectorId; by composite
+  DeviceArray<float> vectors_;                             // one after the other, at vector_places_ by VectorId
+  std::vector<int64_t> vector_places_;
+  std::vector<DeviceArray<float>> scales_;  // by composite
   std::vector<CudaProjectVectors> project_vectors_;
   CudaWeightLoader<T> loader_;
 };

@@ -32,7 +32,7 @@ class CudaTranspose {
   void operator()(const op::Linear& o) const {
     ConstView y = at_.output ? ConstView(pass_.view(at_.output)) : ConstView();
     if (y.data && o.bias != kAbsent) {  // what the matrix gave, before its bias
-      const View product = scratch(0, y.columns);
+      const View product = scratch(y.columns);
       rows_.subtract(y, weights_.vector(o.bias), product);
       y = product;
     }
@@ -57,7 +57,7 @@ class CudaTranspose {
 
   void operator()(const op::RmsNorm& o) const {
     if (has_sums(0)) {
-      const View normed = scratch(0, dy_.columns);
+      const View normed = scratch(dy_.columns);
       CudaNodeRows<T>(pass_.stream_).rms_norm(node_rows(input(0)), nullptr, o.factor, o.epsilon, {}, node_rows(normed));
       add_sums(0, normed);
     }
@@ -66,7 +66,7 @@ class CudaTranspose {
 
   void operator()(const op::LayerNorm& o) const {
     if (has_sums(0)) {
-      const View normed = scratch(0, dy_.columns);
+      const View normed = scratch(dy_.columns);
       rows_.normalise(input(0), o.epsilon, normed);
       add_sums(0, normed);
       add_sums(1, ones());
@@ -80,17 +80,11 @@ class CudaTranspose {
     if (o.rotary != kAbsent)
       rotation = {pass_.rotaries_[static_cast<size_t>(o.rotary)].data(),
                   pass_.network_.rotaries[static_cast<size_t>(o.rotary)].dims / 2};
-    const int64_t positions = pass_.batch_.positions;
-    if (has_sums(0)) {
-      const View normed = scratch(0, dy_.columns), before = scratch(1, dy_.columns);
-      const RowPositions unused{pass_.zero_.data(), 0, static_cast<int>(positions)};
-      CudaNodeRows<T>(pass_.stream_)
-          .heads(node_rows(input(0)), o.head_dim, o.epsilon, nullptr, nullptr, {}, unused, {}, node_rows(normed));
-      rows_.rotate_back(o.head_dim, rotation, positions, dy_, before);
-      pass_.dots_.add(ConstView(before), ConstView(normed), pass_.batch_, vectors_->at(at_.node, 0), {}, pass_.stream_);
-    }
+    const View terms = has_sums(0) ? scratch(dy_.columns) : View();
     rows_.heads(input(0), o.head_dim, o.epsilon, weights_.vector(o.norm_gain), weights_.vector(o.head_gain), rotation,
-                positions, dy_, adds(0), gradient(0));
+                pass_.batch_.positions, dy_, adds(0), gradient(0), terms);
+    if (has_sums(0))
+      pass_.dots_.add(ConstView(terms), ones(), pass_.batch_, vectors_->at(at_.node, 0), {}, pass_.stream_);
   }
 
   // Overwrites the gradient of its output.
@@ -152,7 +146,7 @@ class CudaTranspose {
   void operator()(const op::Smear& o) const {
     const int64_t positions = pass_.batch_.positions;
     if (has_sums(0)) {
-      const View direction = scratch(0, dy_.columns);
+      const View direction = scratch(dy_.columns);
       rows_.smear_direction(input(0), positions, direction);
       add_sums(0, direction);
     }
@@ -169,7 +163,7 @@ class CudaTranspose {
   void pass_through() const { rows_.scale(dy_, nullptr, 1, adds(0), gradient(0)); }
   static NodeRows<T> node_rows(View x) { return {x.data, x.rows, x.columns, x.stride, x.columns}; }
 
-  View scratch(int i, int64_t columns) const { return {pass_.scratch_[i].data(), pass_.batch_.rows(), columns}; }
+  View scratch(int64_t columns) const { return {pass_.scratch_.data(), pass_.batch_.rows(), columns}; }
   // One, in every row.
   ConstView ones() const { return {pass_.ones_.data(), dy_.rows, dy_.columns, 0}; }
   ConstView weight_view(MatrixId id) const {
@@ -206,6 +200,7 @@ void CudaGradientPass<T>::backward(const CudaTargetRows& targets, CudaGradientOb
         break;
     }
   }
+  dots_.finish(stream_);
 }
 
 template void CudaGradientPass<float>::backward(const CudaTargetRows&, CudaGradientObserver<float>&, CudaVectorSums*);

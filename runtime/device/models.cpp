@@ -60,7 +60,7 @@ std::unique_ptr<DivergencePass> make_divergence_pass(const std::shared_ptr<const
   else
     parts[0] =
         make_cpu_divergence_pass(teacher, *student, sequences, options_of(0), gradient_arithmetic(device.numerics));
-  return make_shared_divergence_pass(std::move(parts), *teacher, ranks, options.summed);
+  return make_shared_divergence_pass(std::move(parts), *teacher, ranks, options);
 }
 
 }  // namespace thimble

@@ -51,11 +51,11 @@ constexpr DivergenceOptions::Adds adds_of(size_t devices, int ranks) {
   return devices > 1 || ranks > 1 ? DivergenceOptions::Adds::kAllParts : DivergenceOptions::Adds::kOwnParts;
 }
 // Of passes over the same sequences and models, of which `model` is one. Parts are dealt out in turn to the passes of
-// all ranks. set(), set_matrix(), gradients() and divergence() are collective. `summed`: the matrices whose gradients
-// may be asked for; each rank has their sums, on its first pass, which alone adds parts up. Who changes matrices there
-// (on_device()) does so on every rank, before set().
+// all ranks. set(), set_matrix(), gradients() and divergence() are collective. `options`: those of the passes. Each
+// rank has the sums by matrices, on its first pass, which alone adds parts up. Who changes matrices there (on_device())
+// does so on every rank, before set().
 std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DevicePass>> parts,
                                                             const Weights& model, Ranks& ranks,
-                                                            const std::set<std::string>& summed = {});
+                                                            const DivergenceOptions& options = {});
 
 }  // namespace thimble

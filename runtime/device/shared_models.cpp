@@ -147,16 +147,17 @@ class SharedGenerator final : public Generator {
 class SharedDivergencePass final : public DivergencePass {
  public:
   SharedDivergencePass(std::vector<std::unique_ptr<DevicePass>> parts, const Weights& model, Ranks& ranks,
-                       std::set<std::string> summed)
+                       const DivergenceOptions& options)
       : ranks_(ranks),
         workers_(parts.size(), ranks),
         team_(std::move(parts), ranks),
         network_(model.network),
-        summed_(std::move(summed)) {
-    for (MatrixId id : model.network->linear_matrices()) {
-      const MatrixUse& use = model.network->matrix(id);
-      names_.push_back({use.name, true, static_cast<size_t>(use.rows)});
-    }
+        summed_(options.summed) {
+    if (options.sums_rows)
+      for (MatrixId id : model.network->linear_matrices()) {
+        const MatrixUse& use = model.network->matrix(id);
+        names_.push_back({use.name, true, static_cast<size_t>(use.rows)});
+      }
     for (const auto& [name, values] : model.small) names_.push_back({name, false, values.size()});
   }
 
@@ -309,8 +310,8 @@ std::unique_ptr<Generator> make_shared_generator(std::vector<std::unique_ptr<Gen
 
 std::unique_ptr<DivergencePass> make_shared_divergence_pass(std::vector<std::unique_ptr<DevicePass>> parts,
                                                             const Weights& model, Ranks& ranks,
-                                                            const std::set<std::string>& summed) {
-  return std::make_unique<SharedDivergencePass>(std::move(parts), model, ranks, summed);
+                                                            const DivergenceOptions& options) {
+  return std::make_unique<SharedDivergencePass>(std::move(parts), model, ranks, options);
 }
 
 }  // namespace thimble

@@ -27,7 +27,7 @@ struct Gains {
 
 struct GainGradients {
   double divergence = 0;
-  // By the logarithms of the gains: of all linear layers, whether they have gains or not.
+  // By the logarithms of the gains: of all linear layers, whether they have gains or not, or of none.
   NamedGradients rows;
   double head = 0;
   NamedGradients small;
@@ -38,6 +38,7 @@ using MatrixGradients = std::map<std::string, Matrix>;
 
 struct DivergenceOptions {
   std::set<std::string> summed = {};  // matrices whose gradients may be asked for: these have room
+  bool sums_rows = true;              // gradients by gains of rows are asked for
   // The inputs of the teacher's head are kept, and its logits made of them again some rows at a time: those of as many
   // sequences as take so many bytes, at least two. Where there are more, they are computed again.
   int64_t teacher_bytes = int64_t{1} << 31;

@@ -65,6 +65,7 @@ enum class Keeps {
 struct PassOptions {
   bool has_backward = false;
   bool reads_linear_outputs = false;     // transposes of products find their outputs in place
+  bool reads_head_output = false;        // and who looks on that of the output head
   bool has_vector_gradients = false;     // transposes find what gradients of vectors are made of
   bool reads_linear_inputs = false;      // transposes of products find their inputs, for gradients of matrices
   bool reads_attention_outputs = false;  // and those of attention what it gave

@@ -30,12 +30,13 @@ struct LearnState {
   int64_t far_looks = 0;  // in a row
 
   bool ends(int64_t steps) const { return codes.steps_done() >= steps || far_looks >= kPatience; }
-  void look(double found) {
+  // Is this the nearest?
+  bool look(double found) {
     far_looks = found < kFarWorse * divergence ? 0 : far_looks + 1;
-    if (!(found < divergence)) return;
+    if (!(found < divergence)) return false;
     divergence = found;
-    nearest = codes.at_rest();
     nearest_gains = small.gains();
+    return true;
   }
 
   friend auto members(LearnState& state) {
@@ -118,7 +119,7 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   std::unique_ptr<DivergencePass> pass;
   std::unique_ptr<LatentMover> mover;
   if (!state.ends(options.steps)) {
-    pass = make_student_pass(input, model, tokens, progress, {.summed = block});
+    pass = make_student_pass(input, model, tokens, progress, {.summed = block, .sums_rows = input.learns_rows});
     mover = make_latent_mover(state.codes, model, *pass);
   }
   progress.begin("learning codes", options.steps, "steps");
@@ -135,10 +136,14 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
     pass->set(state.small.gains());
     SilentProgress silent;
     const double seen = held_out_divergence(*pass, split, tokens.length, silent);
-    if (seen < state.divergence || input.work.folder().keeps()) mover->store();
-    state.look(seen);
+    if (state.look(seen)) mover->keep();
+    if (input.work.folder().keeps()) {
+      mover->store();
+      mover->store_kept(state.nearest);
+    }
     input.work.keep(name, state);
   }
+  if (mover) mover->store_kept(state.nearest);
   progress.end();
   const int64_t steps = state.codes.steps_done();
   return {std::move(state.nearest),

@@ -1,7 +1,10 @@
-// cuda_column_dots.cu: sums over pieces of sequences, all at once; then one thread per column adds them up in order.
+// cuda_column_dots.cu: sums over pieces of sequences, all at once; then one thread per column adds them up in order, of
+// many sums at once: each takes longer to begin and to wait for its first terms than to add them.
 #include "runtime/cuda/kernels/cuda_column_dots.cuh"
 
+#include <algorithm>
 #include <cassert>
+#include <span>
 
 #include "runtime/cuda/kernels/cuda_numeric.cuh"
 #include "runtime/cuda/kernels/cuda_overlap.cuh"
@@ -13,6 +16,7 @@ namespace {
 constexpr int64_t kPiece = 256;
 constexpr int kColumns = 32, kLanes = 8;  // of a CTA
 constexpr int kAddThreads = 32;           // few columns, many multiprocessors
+constexpr int64_t kWaitingParts = int64_t{1} << 22;
 
 struct Pieces {
   int64_t positions, first_position, columns, per_sequence, count;
@@ -74,35 +78,64 @@ __device__ void report_bad(const BasicCudaView<const A>& a, const Pieces& pieces
   atomicMin(bad.first, static_cast<unsigned long long>(number));
 }
 
-template <typename A>
-__global__ void add_pieces_kernel(const double* partials, BasicCudaView<const A> a, Pieces pieces, CudaBadTerm bad,
-                                  double* sums) {
-  wait_for_previous();
-  int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
-  if (column >= pieces.columns) return;
+// Adds the parts of one column to its sum, calling seen(piece, part) of each.
+template <typename Seen>
+__device__ void add_parts(const CudaPartialSums& of, int64_t column, const Seen& seen) {
   constexpr int kAtOnce = 32;  // on their way before the first is added
-  double sum = sums[column];
-  bool is_reported = bad.first == nullptr;
-  for (int64_t first = 0; first < pieces.count; first += kAtOnce) {
-    double of_pieces[kAtOnce];
+  double sum = of.sums[column];
+  for (int64_t first = 0; first < of.count; first += kAtOnce) {
+    double parts[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      of_pieces[i] = first + i < pieces.count ? partials[(first + i) * pieces.columns + column] : 0;
+    for (int i = 0; i < kAtOnce; ++i) parts[i] = first + i < of.count ? of.parts[(first + i) * of.columns + column] : 0;
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      sum += of_pieces[i];
-      if (isfinite(of_pieces[i]) || is_reported) continue;
-      report_bad(a, pieces, first + i, column, bad);
-      is_reported = true;
+      sum += parts[i];
+      seen(first + i, parts[i]);
     }
   }
-  sums[column] = sum;
+  of.sums[column] = sum;
+}
+
+__global__ void __launch_bounds__(kAddThreads) add_pieces_kernel(const __grid_constant__ CudaPartialSumsList all) {
+  wait_for_previous();
+  const CudaPartialSums& of = all.values[blockIdx.y];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
+  if (column < of.columns) add_parts(of, column, [](int64_t, double) {});
+}
+
+template <typename A>
+__global__ void __launch_bounds__(kAddThreads)
+    add_checked_kernel(CudaPartialSums of, BasicCudaView<const A> a, Pieces pieces, CudaBadTerm bad) {
+  wait_for_previous();
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kAddThreads + threadIdx.x;
+  if (column >= of.columns) return;
+  bool is_reported = false;
+  add_parts(of, column, [&](int64_t piece, double part) {
+    if (isfinite(part) || is_reported) return;
+    report_bad(a, pieces, piece, column, bad);
+    is_reported = true;
+  });
+}
+
+LaunchShape adding_shape(int64_t columns, size_t sums) {
+  return {dim3(static_cast<unsigned>(divide_up(columns, kAddThreads)), static_cast<unsigned>(sums)), kAddThreads, 0, 1,
+          /*overlaps=*/true};
 }
 
 }  // namespace
 
 void CudaColumnDots::reserve(const BatchShape& batch, int64_t columns) {
-  partials_.reserve(batch.sequences * divide_up(batch.positions, kPiece) * columns, "sums");
+  const int64_t one = batch.sequences * divide_up(batch.positions, kPiece) * columns;
+  partials_.reserve(std::max(one, kWaitingParts), "sums");
+}
+
+void CudaColumnDots::finish(cudaStream_t stream) {
+  if (waiting_count_ == 0) return;
+  const auto waiting = std::span(waiting_.values).first(waiting_count_);
+  const int64_t widest = std::ranges::max(waiting, {}, &CudaPartialSums::columns).columns;
+  launch_kernel(add_pieces_kernel, adding_shape(widest, waiting_count_), stream, waiting_);
+  waiting_count_ = 0;
+  waiting_parts_ = 0;
 }
 
 template <typename A, typename B>
@@ -112,18 +145,25 @@ void CudaColumnDots::add(BasicCudaView<const A> a, BasicCudaView<const B> b, con
   assert(batch.first_position + batch.positions <= CudaBadTerm::kPositions);
   Pieces pieces{batch.positions, batch.first_position, a.columns, divide_up(batch.positions, kPiece), 0};
   pieces.count = batch.sequences * pieces.per_sequence;
+  const int64_t parts = pieces.count * a.columns;
+  const auto waiting = std::span(waiting_.values).first(waiting_count_);
+  const bool is_full = waiting_count_ == CudaPartialSumsList::kMost || waiting_parts_ + parts > partials_.count();
+  if (is_full || std::ranges::any_of(waiting, [&](const CudaPartialSums& of) { return of.sums == sums; }))
+    finish(stream);
   reserve(batch, a.columns);
+  const CudaPartialSums of{partials_.data() + waiting_parts_, sums, a.columns, pieces.count};
   auto sum_pieces = [&](auto kernel, int64_t width) {
     const dim3 grid(static_cast<unsigned>(pieces.count), static_cast<unsigned>(divide_up(a.columns, kColumns * width)));
-    launch_kernel(kernel, {grid, kColumns * kLanes, 0, 1, /*overlaps=*/true}, stream, a, b, pieces, partials_.data());
+    launch_kernel(kernel, {grid, kColumns * kLanes, 0, 1, /*overlaps=*/true}, stream, a, b, pieces,
+                  partials_.data() + waiting_parts_);
   };
   if (has_pairs(a) && has_pairs(b))
     sum_pieces(sum_pieces_kernel<A, B, 2>, 2);
   else
     sum_pieces(sum_pieces_kernel<A, B, 1>, 1);
-  const dim3 grid(static_cast<unsigned>(divide_up(a.columns, kAddThreads)));
-  launch_kernel(add_pieces_kernel<A>, {grid, kAddThreads, 0, 1, /*overlaps=*/true}, stream, partials_.data(), a, pieces,
-                bad, sums);
+  if (bad.first) return launch_kernel(add_checked_kernel<A>, adding_shape(a.columns, 1), stream, of, a, pieces, bad);
+  waiting_.values[waiting_count_++] = of;
+  waiting_parts_ += parts;
 }
 
 #define THIMBLE_INSTANTIATE(A, B)                                                                               \

@@ -15,6 +15,18 @@ struct CudaBadTerm {
   int64_t first_sequence = 0;                              // the number of the batch's first sequence
 };
 
+// Sums that are there in parts, one of each piece.
+struct CudaPartialSums {
+  const double* parts;  // (count, columns)
+  double* sums;
+  int64_t columns, count;
+};
+// Those that are added up at once, an argument of a kernel.
+struct CudaPartialSumsList {
+  static constexpr size_t kMost = 100;
+  CudaPartialSums values[kMost];
+};
+
 class CudaColumnDots {
  public:
   CudaColumnDots() = default;
@@ -25,13 +37,19 @@ class CudaColumnDots {
   // are then added in order, from batch.first_position on. The same bits however sequences are grouped into batches.
   // `sums` (columns) lies in device memory. Where a sum of finite terms cannot overflow, as here, one that is not
   // finite has such a term in it: the least of their numbers (sequence * columns + column) * kPositions + position over
-  // the elements of `a` that are not finite is put in bad.first, unless a lesser one is there.
+  // the elements of `a` that are not finite is put in bad.first, unless a lesser one is there. Where nobody asks for
+  // that, the sums are there after finish(), or earlier.
   template <typename A, typename B>
   void add(BasicCudaView<const A> a, BasicCudaView<const B> b, const BatchShape& batch, double* sums,
            const CudaBadTerm& bad, cudaStream_t stream);
+  // Adds up what add() has left in parts, on the same stream.
+  void finish(cudaStream_t stream);
 
  private:
   DeviceArray<double> partials_;
+  CudaPartialSumsList waiting_;  // in partials_, one after the other, of different sums
+  size_t waiting_count_ = 0;
+  int64_t waiting_parts_ = 0;  // elements of all
 };
 
 }  // namespace thimble

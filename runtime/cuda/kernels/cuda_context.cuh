@@ -214,4 +214,25 @@ class PinnedArray {
   int64_t count_ = 0;
 };
 
+// A list that is sent to device memory without waiting: from page-locked memory, which holds it until it is there.
+class SentList {
+ public:
+  // Room for so many elements, to be written; waits for the list that was sent last.
+  int32_t* reserve(int64_t count) {
+    check_cuda(cudaEventSynchronize(is_sent_));
+    host_.reserve(count);
+    return host_.data();
+  }
+  // Enqueues a copy of the first ones.
+  void send(int64_t count, int32_t* to, cudaStream_t stream) {
+    check_cuda(cudaMemcpyAsync(to, host_.data(), static_cast<size_t>(count) * sizeof(int32_t), cudaMemcpyHostToDevice,
+                               stream));
+    check_cuda(cudaEventRecord(is_sent_, stream));
+  }
+
+ private:
+  PinnedArray<int32_t> host_;
+  CudaEvent is_sent_;
+};
+
 }  // namespace thimble

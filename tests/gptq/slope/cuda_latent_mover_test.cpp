@@ -78,6 +78,55 @@ TEST_F(CudaLatentMover, IsTheHosts) {
     }
 }
 
+// Two matrices at once are what each is alone; what is kept stays while latents move on.
+TEST_F(CudaLatentMover, KeepsLatentsOfSeveralMatrices) {
+  constexpr CodeLearnerOptions kOptions{.steps = 8, .rate = 2, .bit_price = 0.3};
+  const std::string names[] = {"first", "second"};
+  const std::pair<int64_t, int64_t> shapes[] = {{600, 20}, {70, 24}};
+  std::map<std::string, OneMatrix> students;
+  std::map<std::string, CodeLearner> alone;
+  QuantizedModel both;
+  for (size_t i = 0; i < 2; ++i) {
+    QuantizedModel model = random_model(3, shapes[i].first, shapes[i].second);
+    model.tensors[0].name = names[i];
+    both.tensors.push_back(model.tensors[0]);
+    students.try_emplace(names[i], shapes[i].first, shapes[i].second,
+                         random_values(shapes[i].first, shapes[i].second, 8 + i));
+    CodeLearner& learner = alone[names[i]] = CodeLearner(model, {names[i]});
+    const std::unique_ptr<LatentMover> mover = make_cuda_latent_mover(learner, model, students.at(names[i]));
+    for (int step = 0; step < 2; ++step) mover->step(kOptions);
+    mover->find_paths();
+    mover->store();
+  }
+  class Both final : public CudaStudent {
+   public:
+    explicit Both(std::map<std::string, OneMatrix>& students) : students_(students) {}
+    int ordinal() const override { return 0; }
+    CudaView matrix(const std::string& name) override { return students_.at(name).matrix(name); }
+    ConstCudaView gradient(const std::string& name) const override { return students_.at(name).gradient(name); }
+
+   private:
+    std::map<std::string, OneMatrix>& students_;
+  } student(students);
+  std::map<std::string, Matrix> expected;
+  for (const std::string& name : names) expected[name] = students.at(name).weights();
+  CodeLearner learner(both, {names[0], names[1]}), kept = learner.at_rest();
+  const std::unique_ptr<LatentMover> mover = make_cuda_latent_mover(learner, both, student);
+  mover->store_kept(kept);  // there is nothing yet
+  EXPECT_EQ(kept.latents().at(names[0]).levels, learner.latents().at(names[0]).levels);
+  for (int step = 0; step < 2; ++step) mover->step(kOptions);
+  mover->keep();
+  mover->find_paths();
+  mover->step(kOptions);
+  mover->store_kept(kept);
+  mover->store();
+  for (const std::string& name : names) {
+    EXPECT_EQ(kept.latents().at(name).levels, alone.at(name).latents().at(name).levels) << name;
+    EXPECT_NE(learner.latents().at(name).levels, kept.latents().at(name).levels) << name;
+    EXPECT_TRUE(std::ranges::equal(students.at(name).weights().values(), expected.at(name).values())) << name;
+  }
+}
+
 // Without steps, the weights are those of the codes.
 TEST_F(CudaLatentMover, KeepsCodesThatNothingHasMoved) {
   for (int trellis_bits : {0, 2, 3, 4, 5, 6, 7, 8})

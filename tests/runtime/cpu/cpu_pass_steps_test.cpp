@@ -88,8 +88,11 @@ TEST_P(CpuPassSteps, LayersComputedAgainChangeNoBit) {
     std::vector<Seen> seen;
   };
   const std::vector<Token> tokens = random_tokens(12, 13, 1);
-  PassOptions options = {
-      .has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true, .reads_linear_inputs = true};
+  PassOptions options = {.has_backward = true,
+                         .reads_linear_outputs = true,
+                         .reads_head_output = true,
+                         .has_vector_gradients = true,
+                         .reads_linear_inputs = true};
   auto run = [&](Recorder& recorder, VectorGradients& vectors) {
     CpuGradients gradients(*weights_, kContext, options);
     return gradients.run(tokens, {}, recorder, &vectors);

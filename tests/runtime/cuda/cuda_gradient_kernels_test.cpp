@@ -230,6 +230,7 @@ TEST_F(CudaGradientKernels, ColumnDots) {
       dots.add(ConstCudaView(da.data() + first, e.positions, e.columns),
                ConstCudaView(db.data() + first, e.positions, e.columns), {1, e.positions}, apart.data(), {}, nullptr);
     }
+    dots.finish(nullptr);
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     check_cuda(cudaMemcpy(sums.data(), together.data(), together.bytes(), cudaMemcpyDeviceToHost));
     check_cuda(cudaMemcpy(alone.data(), apart.data(), apart.bytes(), cudaMemcpyDeviceToHost));
@@ -243,6 +244,7 @@ TEST_F(CudaGradientKernels, ColumnDots) {
     DeviceArray<double> of_rounded{std::span<const double>(zeros)}, of_mixed{std::span<const double>(zeros)};
     dots.add(ra.const_view(), rb.const_view(), {e.sequences, e.positions}, of_rounded.data(), {}, nullptr);
     dots.add(ra.const_view(), db.const_view(), {e.sequences, e.positions}, of_mixed.data(), {}, nullptr);
+    dots.finish(nullptr);
     check_cuda(cudaMemcpy(sums.data(), of_rounded.data(), of_rounded.bytes(), cudaMemcpyDeviceToHost));
     check_cuda(cudaMemcpy(alone.data(), of_mixed.data(), of_mixed.bytes(), cudaMemcpyDeviceToHost));
     for (size_t c = 0; c < sums.size(); ++c) {

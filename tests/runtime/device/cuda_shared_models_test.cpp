@@ -32,8 +32,8 @@ void expect_shared_gradients(DivergencePair& pair, const std::vector<int>& ordin
       options.adds = passes.empty() ? adds_of(devices.size(), 1) : DivergenceOptions::Adds::kNothing;
       passes.push_back(pair.on_cuda({ordinal}, options));
     }
-    const auto pass =
-        make_shared_divergence_pass(std::move(passes), *pair.teacher, no_other_ranks(), pair.all_matrices());
+    const auto pass = make_shared_divergence_pass(std::move(passes), *pair.teacher, no_other_ranks(),
+                                                  {.summed = pair.all_matrices()});
     std::vector<MatrixGradients> found(3);
     pass->set(pair.gains);
     for (MatrixGradients& gradients : found) {
@@ -77,7 +77,7 @@ TEST_P(CudaSharedPass, GradientsOfMatricesAreThoseOfAnyNumberOfRanks) {
     DivergenceOptions options{.summed = pair.all_matrices(), .adds = adds_of(1, ranks.size())};
     std::vector<std::unique_ptr<DevicePass>> passes;
     passes.push_back(pair.on_cuda({0}, options));
-    const auto pass = make_shared_divergence_pass(std::move(passes), *pair.teacher, ranks, options.summed);
+    const auto pass = make_shared_divergence_pass(std::move(passes), *pair.teacher, ranks, options);
     pass->set(pair.gains);
     MatrixGradients found;
     pass->gradients(0, DivergencePair::kSequences, &found);

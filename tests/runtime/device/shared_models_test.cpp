@@ -209,7 +209,7 @@ TEST_P(SharedModels, SplittingGradientsOfMatricesChangesNoBit) {
   auto shared = [&](size_t count, Ranks& ranks) {
     std::vector<std::unique_ptr<DevicePass>> parts;
     for (size_t i = 0; i < count; ++i) parts.push_back(plain());
-    return make_shared_divergence_pass(std::move(parts), *sample.teacher, ranks, options.summed);
+    return make_shared_divergence_pass(std::move(parts), *sample.teacher, ranks, options);
   };
   // Of one sequence, of some and of all; then of some of another student.
   auto learn = [&](DivergencePass& pass) {

@@ -89,6 +89,27 @@ TEST_P(CudaDivergence, GradientsOfSomeMatricesAreThoseOfAll) {
   }
 }
 
+// Without those by gains of rows, all others are what they are with them.
+TEST_P(CudaDivergence, GradientsWithoutRowsAreThoseWithThem) {
+  DivergencePair pair(GetParam().make());
+  const std::set<std::string> names = pair.all_matrices();
+  for (const Numerics numerics : {Numerics::kFp32, Numerics::kBf16}) {
+    std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = names}, numerics),
+                                    some = pair.on_cuda({0}, {.summed = names, .sums_rows = false}, numerics);
+    for (DivergencePass* pass : {all.get(), some.get()}) pass->set(pair.gains);
+    MatrixGradients expected, found;
+    const GainGradients with_rows = all->gradients(0, kSequences, &expected),
+                        without = some->gradients(0, kSequences, &found);
+    EXPECT_FALSE(with_rows.rows.empty());
+    EXPECT_TRUE(without.rows.empty());
+    EXPECT_EQ(without.divergence, with_rows.divergence);
+    EXPECT_EQ(without.head, with_rows.head);
+    EXPECT_EQ(without.small, with_rows.small);
+    for (const auto& [name, gradient] : expected)
+      EXPECT_TRUE(std::ranges::equal(found.at(name).values(), gradient.values())) << name;
+  }
+}
+
 // Values and gradients are rounded to 8 bits: of gradients that nearly cancel, those of queries and keys, some percent
 // are noise; and so the divergence, a sum over all positions, comes out a little larger.
 TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
@@ -98,7 +119,7 @@ TEST_P(CudaDivergence, GradientsInBf16AreNearTheCpus) {
   for (DivergencePass* pass : {cpu.get(), cuda.get()}) pass->set(pair.gains);
   MatrixGradients expected, found;
   const double divergence = cpu->gradients(0, kSequences, &expected).divergence;
-  EXPECT_NEAR(cuda->gradients(0, kSequences, &found).divergence, divergence, 0.02 * divergence + 2e-2);
+  EXPECT_NEAR(cuda->gradients(0, kSequences, &found).divergence, divergence, 0.05 * divergence + 2e-2);
   for (const auto& [name, gradient] : expected) {
     double squares = 0, errors = 0;
     for (size_t i = 0; i < gradient.values().size(); ++i) {

@@ -15,8 +15,11 @@
 namespace thimble::cuda_gradient_pass_test {
 namespace {
 
-constexpr PassOptions kOptions{
-    .has_backward = true, .reads_linear_outputs = true, .has_vector_gradients = true, .reads_linear_inputs = true};
+constexpr PassOptions kOptions{.has_backward = true,
+                               .reads_linear_outputs = true,
+                               .reads_head_output = true,
+                               .has_vector_gradients = true,
+                               .reads_linear_inputs = true};
 
 struct Seen {
   std::map<std::string, Matrix> gradients, outputs, inputs, lookups;
