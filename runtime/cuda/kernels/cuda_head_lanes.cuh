@@ -102,25 +102,29 @@ bool has_head_vectors(int64_t head_dim, int64_t half) {
   return head_dim % kRowVector<T> == 0 && half % kRowVector<T> == 0;
 }
 
-// Launches make<kLanes, kPieces, kWidth>(), an operation that takes a warp's number and a lane, for heads of up to 256
-// columns; `has_vectors`: 16 bytes at a time.
+// Calls body<kLanes, kPieces, kWidth>() for heads of up to 256 columns; `has_vectors`: 16 bytes at a time.
+template <typename T, typename Body>
+void with_head_lanes(int64_t head_dim, bool has_vectors, const Body& body) {
+  auto with_width = [&]<int kHead>(std::integral_constant<int, kHead>) {
+    constexpr int kVector = kRowVector<T>, kLanes = std::min(32, kHead / kVector);
+    if (has_vectors) return body.template operator()<kLanes, kHead / kVector / kLanes, kVector>();
+    constexpr int kSingle = kHead == 64 ? 16 : 32;
+    body.template operator()<kSingle, kHead / kSingle, 1>();
+  };
+  if (head_dim <= 64)
+    with_width(std::integral_constant<int, 64>());
+  else if (head_dim <= 128)
+    with_width(std::integral_constant<int, 128>());
+  else
+    with_width(std::integral_constant<int, 256>());
+}
+
+// Launches make<kLanes, kPieces, kWidth>(), an operation that takes a warp's number and a lane.
 template <typename T, typename Make>
 void launch_heads(const RowHeads& rows, bool has_vectors, cudaStream_t stream, const Make& make) {
-  auto launch = [&]<int kLanes, int kPieces, int kWidth>(std::integer_sequence<int, kLanes, kPieces, kWidth>) {
+  with_head_lanes<T>(rows.head_dim, has_vectors, [&]<int kLanes, int kPieces, int kWidth>() {
     launch_rows(divide_up(rows.count, 32 / kLanes), make.template operator()<kLanes, kPieces, kWidth>(), stream);
-  };
-  auto launch_wide = [&]<int kHead>(std::integral_constant<int, kHead>) {
-    constexpr int kVector = kRowVector<T>, kLanes = std::min(32, kHead / kVector);
-    if (has_vectors) return launch(std::integer_sequence<int, kLanes, kHead / kVector / kLanes, kVector>());
-    constexpr int kSingle = kHead == 64 ? 16 : 32;
-    launch(std::integer_sequence<int, kSingle, kHead / kSingle, 1>());
-  };
-  if (rows.head_dim <= 64)
-    launch_wide(std::integral_constant<int, 64>());
-  else if (rows.head_dim <= 128)
-    launch_wide(std::integral_constant<int, 128>());
-  else
-    launch_wide(std::integral_constant<int, 256>());
+  });
 }
 
 }  // namespace thimble

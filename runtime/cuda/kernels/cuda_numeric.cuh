@@ -124,11 +124,15 @@ __device__ uint32_t packed(float low, float high) {
   return pair;
 }
 
+template <typename T>
+__device__ float2 unpacked(uint32_t pair) {
+  return load_pair(reinterpret_cast<const T*>(&pair));
+}
+
 // Both as they are once stored.
 template <typename T>
 __device__ float2 stored_pair(float low, float high) {
-  const uint32_t pair = packed<T>(low, high);
-  return load_pair(reinterpret_cast<const T*>(&pair));
+  return unpacked<T>(packed<T>(low, high));
 }
 
 template <typename T>

@@ -12,7 +12,8 @@ namespace thimble {
 constexpr int kRowKernelWarps = 8;
 
 template <typename Operation>
-__global__ void row_kernel(int64_t rows, const __grid_constant__ Operation operation) {
+__global__ void __launch_bounds__(kRowKernelWarps * 32)
+    row_kernel(int64_t rows, const __grid_constant__ Operation operation) {
   wait_for_previous();
   int64_t row = static_cast<int64_t>(blockIdx.x) * kRowKernelWarps + threadIdx.x / 32;
   if (row < rows) operation(row, static_cast<int>(threadIdx.x) % 32);

@@ -95,8 +95,9 @@ __device__ void mask_scores(int first_query, int first_key, int window, Fragment
   }
 }
 
-// Scores, logarithms to the base of 2, become weights above the largest so far; sums and outputs follow a larger one.
-template <int kHead, int kKeys>
+// Scores, logarithms to the base of 2, become weights above the largest so far, rounded to a Weight before they are
+// summed; sums and outputs follow a larger one.
+template <int kHead, int kKeys, typename Weight = float>
 __device__ void weigh(FragmentValues<kKeys>& scores, float (&peak)[2], float (&sum)[2], FragmentValues<kHead>& out) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -112,7 +113,7 @@ __device__ void weigh(FragmentValues<kKeys>& scores, float (&peak)[2], float (&s
     for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
       for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        scores[j][i] = exp2_fast(scores[j][i] - base);
+        scores[j][i] = to_float(from_float<Weight>(exp2_fast(scores[j][i] - base)));
         added += scores[j][i];
       }
     sum[half] = sum[half] * old_factor + added;

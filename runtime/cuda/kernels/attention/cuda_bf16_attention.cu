@@ -1,5 +1,5 @@
 // cuda_bf16_attention.cu: see cuda_bf16_attention.cuh. With s_ij = q_i . k_j, in units in which a weight is 2^s,
-//   P_ij = 2^(s_ij - l_i),  y_i = sum_j P_ij v_j,  l_i = log2 sum_j 2^s_ij
+//   P_ij = 2^(s_ij - l_i),  y_i = sum_j P_ij v_j,  l_i = log2 sum_j 2^s_ij   (of 2^s as bf16, as y's sum has them)
 //   dS_ij = P_ij (dy_i . v_j - y_i . dy_i),  dq_i = scale sum_j dS_ij k_j,  dk_j = scale sum_i dS_ij q_i,
 //   dv_j = sum_i P_ij dy_i
 // With XSA these are y before it, y + a v / |v| of what stays, where a = y . v / |v|.
@@ -106,15 +106,6 @@ class KeySteps {
   uint32_t shared_;
 };
 
-// What rounding to bf16 leaves of weights.
-template <int kKeys>
-__device__ void keep_remainders(FragmentValues<kKeys>& weights) {
-#pragma unroll
-  for (int j = 0; j < kKeys / 8; ++j)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) weights[j][i] -= __bfloat162float(__float2bfloat16_rn(weights[j][i]));
-}
-
 // Products of queries and keys become logarithms of weights to the base of 2.
 template <int kKeys>
 __device__ void scale_scores(float scale, FragmentValues<kKeys>& scores) {
@@ -154,11 +145,8 @@ __global__ void __launch_bounds__(gemm_detail::kThreads)
     for (int f = 0; f < kFragments; ++f) {
       scale_scores<kKeys>(in.score_scale, scores[f]);
       mask_scores<kKeys>(at.query(f), keys.first_key(step), in.window, scores[f]);
-      weigh<kHead, kKeys>(scores[f], peak[f], sum[f], out[f]);
+      weigh<kHead, kKeys, Rounded>(scores[f], peak[f], sum[f], out[f]);
     }
-    multiply_values<kHead, kKeys>(out, scores, keys.v_at(step), kBf16);
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) keep_remainders<kKeys>(scores[f]);
     multiply_values<kHead, kKeys>(out, scores, keys.v_at(step), kBf16);
   }
 #pragma unroll
@@ -358,10 +346,13 @@ void prepare_gradients(ConstBf16View v, ConstBf16View y, ConstBf16View dy, const
   auto has_vectors = [](const auto& x) { return has_row_vectors(x.data, x.columns, x.stride); };
   const bool has_all = has_vectors(v) && has_vectors(y) && has_vectors(dy) && has_vectors(dv) &&
                        has_head_vectors<Rounded>(shape.head_dim, /*half=*/0);
-  const RowHeads all(y.rows, shape.kv_heads, shape.head_dim);
-  launch_heads<Rounded>(all, has_all, stream, [&]<int kLanes, int kPieces, int kWidth>() {
+  with_head_lanes<Rounded>(shape.head_dim, has_all, [&]<int kLanes, int kPieces, int kWidth>() {
+    const int group = in.heads / in.kv_heads, sharing = std::min(32 / kLanes, group & -group);
+    const RowHeads all(y.rows, shape.kv_heads * sharing, shape.head_dim);
     const auto width = static_cast<int>(padded_width(shape.head_dim));
-    return PrepareGradients<kLanes, kPieces, kWidth>{all, v, y, dy, in, shape.exclusive, to, width, dv};
+    launch_rows(divide_up(all.count, 32 / kLanes),
+                PrepareGradients<kLanes, kPieces, kWidth>{all, sharing, v, y, dy, in, shape.exclusive, to, width, dv},
+                stream);
   });
 }
 

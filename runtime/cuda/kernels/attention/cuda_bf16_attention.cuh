@@ -1,10 +1,10 @@
 // cuda_bf16_attention.cuh: causal attention of whole windows and its backward pass, on bf16 matrices in device memory,
-// on tensor cores (mma.sync): weights and their gradients are rounded to bf16, sums are float32. Weights that multiply
-// values count with twice the bits of bf16, and so do outputs where the backward pass reads them, as y . dy asks for,
-// from which dy . v is subtracted. Scores stay on the chip (flash attention, Dao, arXiv 2307.08691, algorithms 1 and 2)
-// and are computed again backwards, once by queries and once by keys: every output has one writer, and its sum one
-// order, whatever the batch. Wider heads take more registers than there are: these are converted to float32, for
-// cuda_float_attention.cuh.
+// on tensor cores (mma.sync): weights and their gradients are rounded to bf16, sums are float32. Backwards, y . dy is
+// subtracted from dy . v, which nearly equals it where values are much alike: so a row's weights add up to 1 as they
+// are rounded, and outputs keep twice the bits of bf16. Scores stay on the chip (flash attention, Dao, arXiv
+// 2307.08691, algorithms 1 and 2) and are computed again backwards, once by queries and once by keys: every output has
+// one writer, and its sum one order, whatever the batch. Wider heads take more registers than there are: these are
+// converted to float32, for cuda_float_attention.cuh.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -26,11 +26,12 @@ struct PadHeads {
 };
 
 // What comes before the gradients of scores: dy as the kernels read it, and y . dy; with XSA, of the gradient by what
-// was before it, whose part by the own value is where dv begins (remove_own_value_backward() of cpu_kernels.cpp). Lanes
-// have a key/value head of one position, and the heads that share it one after the other.
+// was before it, whose part by the own value is where dv begins (remove_own_value_backward() of cpu_kernels.cpp). The
+// heads that share a key/value head of one position are dealt out in turn to the lanes of so many heads of a warp.
 template <int kLanes, int kPieces, int kWidth>
 struct PrepareGradients {
-  RowHeads all;  // of keys and values
+  RowHeads all;  // `sharing` for each of keys and values
+  int sharing;   // a power of two that divides the heads of a group
   ConstBf16View v, y, dy;
   Bf16AttentionOperands in;
   bool exclusive;
@@ -41,33 +42,22 @@ struct PrepareGradients {
   __device__ void operator()(int64_t warp, int warp_lane) const {
     const HeadLanes<kLanes, kPieces, kWidth> lanes(all, warp, warp_lane);
     using Values = float[kPieces * kWidth];
-    const int d = in.head_dim, group = in.heads / in.kv_heads, end = (lanes.head + 1) * group;
+    const int d = in.head_dim, group = in.heads / in.kv_heads, kv_head = lanes.head / sharing;
     const int sequence = lanes.row / in.positions, position = lanes.row % in.positions;
     const int64_t at = lanes.row;
     auto dot = [&](const Values& a, const Values& b) { return lanes.sum(d, [&](int i, int) { return a[i] * b[i]; }); };
-    struct OfHead {
-      Values out = {}, remainder, g = {};
-      float y_along = 0;
-    };
-    auto load = [&](int head, OfHead& of) {
-      lanes.load(y.data + at * y.stride + head * d, d, of.out);
-      lanes.load(in.remainders + (at * in.heads + head) * d, d, of.remainder);
-      lanes.load(dy.data + at * dy.stride + head * d, d, of.g);
-      if (exclusive) of.y_along = in.along_own[first_of(in, sequence, head) + position];
-    };
     Values own = {}, down = {};
-    if (exclusive) lanes.load(v.data + at * v.stride + lanes.head * d, d, own);
-    OfHead next;  // on its way while one head is computed
-    load(lanes.head * group, next);
+    if (exclusive) lanes.load(v.data + at * v.stride + kv_head * d, d, own);
     const float norm = sqrtf(dot(own, own)), inverse = 1 / fmaxf(norm, kLeastValueNorm);
-    for (int head = lanes.head * group; head < end; ++head) {
-      OfHead now = next;
-      Values &out = now.out, &g = now.g;
-      if (head + 1 < end) load(head + 1, next);
-      lanes.for_columns(d, [&](int i, int) { out[i] += now.remainder[i]; });
+    for (int head = kv_head * group + lanes.head % sharing; head < (kv_head + 1) * group; head += sharing) {
+      Values out = {}, remainder, g = {};
+      lanes.load(y.data + at * y.stride + head * d, d, out);
+      lanes.load(in.remainders + (at * in.heads + head) * d, d, remainder);
+      lanes.load(dy.data + at * dy.stride + head * d, d, g);
+      lanes.for_columns(d, [&](int i, int) { out[i] += remainder[i]; });
       const int64_t of_head = first_of(in, sequence, head) + position;
       if (exclusive) {
-        const float y_along = now.y_along, g_along = dot(g, own) * inverse;
+        const float y_along = in.along_own[of_head], g_along = dot(g, own) * inverse;
         const float along = norm > kLeastValueNorm ? -2 * y_along * g_along : 0.0f;
         lanes.for_columns(d, [&](int i, int) {
           const float unit = inverse * own[i];
@@ -87,7 +77,10 @@ struct PrepareGradients {
       const float sum = dot(out, g);
       if (lanes.lane == 0 && lanes.exists) in.along[of_head] = sum;
     }
-    if (exclusive && lanes.exists) lanes.store(down, d, dv.data + at * dv.stride + lanes.head * d);
+    if (!exclusive) return;
+    for (int apart = kLanes; apart < kLanes * sharing; apart *= 2)
+      for (float& value : down) value += __shfl_xor_sync(~0u, value, apart);
+    if (lanes.exists && lanes.head % sharing == 0) lanes.store(down, d, dv.data + at * dv.stride + kv_head * d);
   }
 };
 

@@ -150,10 +150,12 @@ __device__ void start_scores(FragmentValues<kStep>& sums, uint32_t left, uint32_
 }
 
 // sums (64, head) += weights (64, 64) right (64, head), likewise.
-__device__ void add_products(FragmentValues<kHead>& sums, const uint32_t (&weights)[kStep / 16][4], uint32_t right) {
+__device__ void start_sums(FragmentValues<kHead>& sums, const uint32_t (&weights)[kStep / 16][4], uint32_t right) {
+  begin_products();
 #pragma unroll
   for (int k = 0; k < kStep / 16; ++k)
     multiply_async<Rounded, /*kTransposedB=*/true>(sums, weights[k], operand(right + k * 16 * kHead * 2), 1);
+  commit_products();
 }
 
 __device__ void pack_fragment(const FragmentValues<kStep>& values, uint32_t (&to)[kStep / 16][4]) {
@@ -235,7 +237,7 @@ __device__ void load_queries_and_keys(const Plan& plan, const Operands& in, int 
   }
 }
 
-// The running maximum and sum of a lane's two rows of scores, which become weights above the largest so far.
+// The running maximum of a lane's two rows of scores, which become weights above the largest so far, and their sum.
 struct RunningSoftmax {
   float peaks[2] = {-INFINITY, -INFINITY}, sums[2] = {};
   float factors[2];  // what the last ones' growth leaves of earlier weights
@@ -251,16 +253,24 @@ struct RunningSoftmax {
       const float base = largest == -INFINITY ? 0 : largest * scale;  // a row may see none of these keys
       factors[half] = exp2_fast(peaks[half] * scale - base);          // 0 at the first step
       peaks[half] = largest;
-      float added = 0;
+      sums[half] *= factors[half];
 #pragma unroll
       for (int j = 0; j < kStep / 8; ++j)
 #pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[j][i] = exp2_fast(scores[j][i] * scale - base);
-          added += scores[j][i];
-        }
-      sums[half] = sums[half] * factors[half] + added;
+        for (int i = 2 * half; i < 2 * half + 2; ++i) scores[j][i] = exp2_fast(scores[j][i] * scale - base);
     }
+  }
+  // Of the weights as they are multiplied.
+  __device__ void add(const uint32_t (&weights)[kStep / 16][4]) {
+    float added[2] = {};
+#pragma unroll
+    for (int k = 0; k < kStep / 16; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 pair = unpacked<Rounded>(weights[k][i]);
+        added[i % 2] += pair.x + pair.y;
+      }
+    sums[0] += added[0], sums[1] += added[1];
   }
   // What was added up with earlier weights, once their products are there.
   __device__ void rescale(FragmentValues<kHead>& out) const {
@@ -269,26 +279,6 @@ struct RunningSoftmax {
     for (auto& values : out)
 #pragma unroll
       for (int i = 0; i < 4; ++i) values[i] *= factors[i / 2];
-  }
-};
-
-// Weights in twice the bits of bf16.
-struct PreciseWeights {
-  uint32_t high[kStep / 16][4], low[kStep / 16][4];
-
-  __device__ void pack(FragmentValues<kStep>& weights) {
-    pack_fragment(weights, high);
-#pragma unroll
-    for (int j = 0; j < kStep / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) weights[j][i] -= __bfloat162float(__float2bfloat16_rn(weights[j][i]));
-    pack_fragment(weights, low);
-  }
-  __device__ void start(FragmentValues<kHead>& out, uint32_t values) const {
-    begin_products();
-    add_products(out, high, values);
-    add_products(out, low, values);
-    commit_products();
   }
 };
 
@@ -312,14 +302,14 @@ __device__ void add_outputs(const Plan& plan, const Operands& in, int sequences,
     }
     FragmentValues<kHead> out = {};
     FragmentValues<kStep> scores;
-    PreciseWeights weights;
+    uint32_t weights[kStep / 16][4];
     RunningSoftmax softmax;
     uint32_t values = 0;
     for (int step = own.x; step < own.y; ++step) {
       steps.wait_for_step();
       start_scores(scores, queries, steps.box(0));
       if (step > own.x) {
-        weights.start(out, values);
+        start_sums(out, weights, values);
         wait_for_products<1>();
       } else {
         wait_for_products<0>();
@@ -334,11 +324,12 @@ __device__ void add_outputs(const Plan& plan, const Operands& in, int sequences,
         steps.release();
         softmax.rescale(out);
       }
-      weights.pack(scores);
+      pack_fragment(scores, weights);
+      softmax.add(weights);
       values = steps.box(1);
       steps.hold_and_advance();
     }
-    weights.start(out, values);
+    start_sums(out, weights, values);
     wait_for_products<0>();
     hold(out);
     steps.release();
@@ -409,9 +400,7 @@ __device__ void add_query_gradients(const Plan& plan, const Operands& in, int se
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[j][i] *= products[j][i] - along[i / 2];
       pack_fragment(scores, packed_scores);
-      begin_products();
-      add_products(sums, packed_scores, steps.box(0));
-      commit_products();
+      start_sums(sums, packed_scores, steps.box(0));
       steps.hold_and_advance();
     }
     wait_for_products<0>();
@@ -511,9 +500,7 @@ __device__ void add_key_gradients(const Plan& plan, const RowValues& rows, const
         for (int i = 0; i < 4; ++i)
           weights[j][i] = exp2_fast(weights[j][i] * in.score_scale - of_step[8 * j + i % 2].x);
       pack_fragment(weights, packed_weights);
-      begin_products();
-      add_products(value_sums, packed_weights, steps.box(1));
-      commit_products();
+      start_sums(value_sums, packed_weights, steps.box(1));
       wait_for_products<1>();
       hold(products);
 #pragma unroll
@@ -521,9 +508,7 @@ __device__ void add_key_gradients(const Plan& plan, const RowValues& rows, const
 #pragma unroll
         for (int i = 0; i < 4; ++i) weights[j][i] *= products[j][i] - of_step[8 * j + i % 2].y;
       pack_fragment(weights, packed_scores);
-      begin_products();
-      add_products(key_sums, packed_scores, steps.box(0));
-      commit_products();
+      start_sums(key_sums, packed_scores, steps.box(0));
       steps.hold_and_advance();
     }
     wait_for_products<0>();
