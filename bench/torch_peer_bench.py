@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The same work as cuda_forward_bench in PyTorch, as fast as we could make it: what our figures are compared with.
 
-  bench/torch_peer_bench.py [--contexts 512 2048] [--skip-generation] [--autotune]
+  bench/torch_peer_bench.py [--contexts 512 2048] [--skip-generation] [--autotune] [--llama SHAPE]
 
 A 30M-parameter golf-gpt with random weights, bf16, torch.compile, scaled-dot-product attention (the fastest of its
-backends), logits of the scored positions only. Generation: static key/value caches in buckets of 256 positions, each
+backends), logits of the scored positions only; with --llama, a Llama of that shape instead. Generation: static key/value caches in buckets of 256 positions, each
 step one CUDA graph, sampling on the device. Prints medians. Needs torch >= 2.5 and a CUDA device.
 """
 import argparse
@@ -51,6 +51,55 @@ def score(model, windows, targets):
     """Summed NLL of each window's last targets."""
     hidden = model.hidden(windows)[:, -targets.shape[1]:]
     return F.cross_entropy(model.logits(hidden).flatten(0, 1), targets.flatten(), reduction="none")
+
+
+# vocabulary, layers, heads, key/value heads, width, width of the MLP; heads of 64, tied embeddings
+LLAMAS = {"smollm2-135m": (49152, 30, 9, 3, 576, 1536), "llama-3.2-1b": (128256, 16, 32, 8, 2048, 8192)}
+
+
+class Llama(torch.nn.Module):
+    def __init__(self, shape, context):
+        super().__init__()
+        self.vocabulary, self.layers, self.heads, self.kv_heads, width, mlp = LLAMAS[shape]
+        rows = (self.heads + 2 * self.kv_heads) * 64
+        weight = lambda *size: torch.nn.Parameter(torch.randn(size) * size[-1] ** -0.5)  # noqa: E731
+        matrices = {"qkv": (rows, width), "out": (width, self.heads * 64), "up": (2 * mlp, width), "down": (width, mlp)}
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.ParameterDict({name: weight(*size) for name, size in matrices.items()})
+            for _ in range(self.layers))
+        self.norms = torch.nn.Parameter(torch.ones(2 * self.layers + 1, width))
+        self.embedding = weight(self.vocabulary, width)
+        angles = torch.arange(context)[:, None] * 100000.0 ** (-torch.arange(0, 64, 2) / 64)
+        self.register_buffer("cos", angles.cos().repeat(1, 2)[:, None])
+        self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), -1)[:, None])
+
+    def forward(self, windows, targets):
+        """As score()."""
+        norm = lambda x, i: F.rms_norm(x, x.shape[-1:], self.norms[i], 1e-5)  # noqa: E731
+        turn = lambda q: q * self.cos + q.roll(32, -1) * self.sin  # noqa: E731
+        x = F.embedding(windows, self.embedding)
+        for i, block in enumerate(self.blocks):
+            qkv = F.linear(norm(x, 2 * i), block["qkv"]).unflatten(-1, (-1, 64))
+            q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), -2)
+            y = F.scaled_dot_product_attention(turn(q).transpose(1, 2), turn(k).transpose(1, 2), v.transpose(1, 2),
+                                               is_causal=True, enable_gqa=True)
+            x = x + F.linear(y.transpose(1, 2).flatten(2), block["out"])
+            gate, up = F.linear(norm(x, 2 * i + 1), block["up"]).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, block["down"])
+        hidden = norm(x[:, -targets.shape[1]:], -1)
+        logits = F.linear(hidden, self.embedding)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+
+
+def llama_rate(shape, backend, autotune, context=2048, stride=512, rows=65536, batches=4):
+    model = Llama(shape, context).cuda().bfloat16().eval().requires_grad_(False)
+    compiled = torch.compile(model, dynamic=False, mode="max-autotune-no-cudagraphs" if autotune else "default")
+    windows = torch.randint(0, model.vocabulary, (rows // context, context), device="cuda")
+    targets = torch.randint(0, model.vocabulary, (rows // context, stride), device="cuda")
+    with sdpa_kernel(backend):
+        compiled(windows, targets)
+        seconds = median_seconds(lambda: [compiled(windows, targets) for _ in range(batches)])
+    return batches * rows / seconds
 
 
 def scoring_rate(model, context, backend, autotune, rows=65536, batches=16):
@@ -157,10 +206,17 @@ def main():
     parser.add_argument("--contexts", type=int, nargs="*", default=[2048])
     parser.add_argument("--skip-generation", action="store_true")
     parser.add_argument("--autotune", action="store_true", help="let the compiler try many kernels: minutes")
+    parser.add_argument("--llama", choices=LLAMAS)
     options = parser.parse_args()
     golf_gpt.torch.set_float32_matmul_precision("high")
-    model = random_model()
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    if options.llama:
+        with torch.inference_mode():
+            for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+                rate = llama_rate(options.llama, backend, options.autotune)
+                print(f"{options.llama}, {backend.name}: {rate / 1e6:.3f} M tokens/s", flush=True)
+        return
+    model = random_model()
     with torch.inference_mode():
         for context in options.contexts:
             for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):

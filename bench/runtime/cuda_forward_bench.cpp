@@ -3,6 +3,7 @@
 // tokens. Medians.
 //   cuda_forward_bench [MODE]        or, for a profiler:  cuda_forward_bench MODE CONTEXT WINDOWS
 //   cuda_forward_bench MODE generation
+//   cuda_forward_bench MODE smollm2-135m|llama-3.2-1b    scoring of a Llama of that shape, at 2,048
 // MODE: any of --numerics, bf16 by default.
 #include <algorithm>
 #include <chrono>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "bench/runtime/golf30m_shape.h"
+#include "bench/runtime/llama_shapes.h"
 #include "runtime/cuda/cuda_models.h"
 
 namespace thimble {
@@ -51,10 +53,26 @@ void generate(const std::shared_ptr<const Weights>& weights, Numerics numerics) 
   }
 }
 
+void score_llama(std::string_view shape, Numerics numerics) {
+  constexpr int64_t kContext = 2048;
+  constexpr size_t kStride = 512, kWindows = 128;
+  const std::shared_ptr<const Weights> weights = random_llama(shape);
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < kContext + kWindows * kStride; ++i)
+    tokens.push_back(static_cast<Token>(static_cast<int64_t>(i) * 7919 % weights->network->vocabulary()));
+  const double seconds = score_seconds(*make_cuda_scorer(weights, 0, numerics, kContext), tokens, kWindows, kStride, 5);
+  std::printf("context %ld, %zu windows, %zu tokens scored of each: %.3f M tokens/s\n", static_cast<long>(kContext),
+              kWindows, kStride, static_cast<double>(kWindows * kContext) / seconds / 1e6);
+}
+
 int run(int count, char** values) {
   Numerics numerics = Numerics::kBf16;
   for (Numerics mode : kAllNumerics)
     if (count > 1 && numerics_name(mode) == values[1]) numerics = mode;
+  if (const std::string_view shape = count > 2 ? values[2] : ""; shape.find("-") != std::string_view::npos) {
+    score_llama(shape, numerics);
+    return 0;
+  }
   const std::shared_ptr<const Weights> weights = random_golf30m();
   if (count > 2 && std::string_view(values[2]) == "generation") {
     generate(weights, numerics);

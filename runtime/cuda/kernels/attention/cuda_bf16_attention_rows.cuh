@@ -48,16 +48,18 @@ struct PrepareGradients {
     auto dot = [&](const Values& a, const Values& b) { return lanes.sum(d, [&](int i, int) { return a[i] * b[i]; }); };
     Values own = {}, down = {};
     if (exclusive) lanes.load(v.data + at * v.stride + kv_head * d, d, own);
-    const float norm = sqrtf(dot(own, own)), inverse = 1 / fmaxf(norm, kLeastValueNorm);
     for (int head = kv_head * group + lanes.head % sharing; head < (kv_head + 1) * group; head += sharing) {
       Values out = {}, remainder, g = {};
       lanes.load(y.data + at * y.stride + head * d, d, out);
       lanes.load(in.remainders + (at * in.heads + head) * d, d, remainder);
       lanes.load(dy.data + at * dy.stride + head * d, d, g);
-      lanes.for_columns(d, [&](int i, int) { out[i] += remainder[i]; });
       const int64_t of_head = first_of(in, sequence, head) + position;
+      const float y_along = exclusive ? in.along_own[of_head] : 0;
+      // All are on their way before the first sum over lanes waits.
+      lanes.for_columns(d, [&](int i, int) { out[i] += remainder[i]; });
       if (exclusive) {
-        const float y_along = in.along_own[of_head], g_along = dot(g, own) * inverse;
+        const float norm = sqrtf(dot(own, own)), inverse = 1 / fmaxf(norm, kLeastValueNorm);
+        const float g_along = dot(g, own) * inverse;
         const float along = norm > kLeastValueNorm ? -2 * y_along * g_along : 0.0f;
         lanes.for_columns(d, [&](int i, int) {
           const float unit = inverse * own[i];
