@@ -4,8 +4,9 @@
   bench/torch_peer_bench.py [--contexts 512 2048] [--skip-generation] [--autotune] [--llama SHAPE]
 
 A 30M-parameter golf-gpt with random weights, bf16, torch.compile, scaled-dot-product attention (the fastest of its
-backends), logits of the scored positions only; with --llama, a Llama of that shape instead. Generation: static key/value caches in buckets of 256 positions, each
-step one CUDA graph, sampling on the device. Prints medians. Needs torch >= 2.5 and a CUDA device.
+backends), logits of the scored positions only; with --llama scoring by a Llama of that shape instead. Generation:
+static key/value caches in buckets of 256 positions, each step one CUDA graph, sampling on the device. Prints medians.
+Needs torch >= 2.5 and a CUDA device.
 """
 import argparse
 import statistics
