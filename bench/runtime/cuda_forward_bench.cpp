@@ -53,7 +53,7 @@ void generate(const std::shared_ptr<const Weights>& weights, Numerics numerics) 
   }
 }
 
-void score_llama(std::string_view shape, Numerics numerics) {
+void score_llama(const LlamaConfig& shape, Numerics numerics) {
   constexpr int64_t kContext = 2048;
   constexpr size_t kStride = 512, kWindows = 128;
   const std::shared_ptr<const Weights> weights = random_llama(shape);
@@ -69,8 +69,8 @@ int run(int count, char** values) {
   Numerics numerics = Numerics::kBf16;
   for (Numerics mode : kAllNumerics)
     if (count > 1 && numerics_name(mode) == values[1]) numerics = mode;
-  if (const std::string_view shape = count > 2 ? values[2] : ""; shape.find("-") != std::string_view::npos) {
-    score_llama(shape, numerics);
+  if (const auto shape = llama_shape(count > 2 ? values[2] : "")) {
+    score_llama(*shape, numerics);
     return 0;
   }
   const std::shared_ptr<const Weights> weights = random_golf30m();

@@ -14,9 +14,9 @@ namespace thimble {
 namespace {
 
 constexpr int64_t kPiece = 256;
-constexpr int kColumns = 32, kLanes = 8;  // of a CTA
-constexpr int kAddThreads = 32;           // few columns, many multiprocessors
-constexpr int64_t kWaitingParts = int64_t{1} << 22;
+constexpr int kColumns = 32, kLanes = 8;             // of a CTA
+constexpr int kAddThreads = 32;                      // few columns, many multiprocessors
+constexpr int64_t kWaitingParts = int64_t{1} << 22;  // 32 MiB, or those of one sum if they are more
 
 struct Pieces {
   int64_t positions, first_position, columns, per_sequence, count;

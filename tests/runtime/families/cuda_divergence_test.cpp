@@ -4,6 +4,7 @@
 
 #include "runtime/cuda/cuda_student.cuh"
 #include "tests/runtime/families/divergence_pair.h"
+#include "tests/runtime/families/rows_left_out.h"
 
 namespace thimble::cuda_divergence_test {
 namespace {
@@ -96,17 +97,7 @@ TEST_P(CudaDivergence, GradientsWithoutRowsAreThoseWithThem) {
   for (const Numerics numerics : {Numerics::kFp32, Numerics::kBf16}) {
     std::unique_ptr<DivergencePass> all = pair.on_cuda({0}, {.summed = names}, numerics),
                                     some = pair.on_cuda({0}, {.summed = names, .sums_rows = false}, numerics);
-    for (DivergencePass* pass : {all.get(), some.get()}) pass->set(pair.gains);
-    MatrixGradients expected, found;
-    const GainGradients with_rows = all->gradients(0, kSequences, &expected),
-                        without = some->gradients(0, kSequences, &found);
-    EXPECT_FALSE(with_rows.rows.empty());
-    EXPECT_TRUE(without.rows.empty());
-    EXPECT_EQ(without.divergence, with_rows.divergence);
-    EXPECT_EQ(without.head, with_rows.head);
-    EXPECT_EQ(without.small, with_rows.small);
-    for (const auto& [name, gradient] : expected)
-      EXPECT_TRUE(std::ranges::equal(found.at(name).values(), gradient.values())) << name;
+    expect_rows_left_out(*all, *some, pair.gains, kSequences);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/cpu_models.h"
 #include "tests/runtime/families/divergence_samples.h"
+#include "tests/runtime/families/rows_left_out.h"
 
 namespace thimble::divergence_test {
 namespace {
@@ -72,17 +73,7 @@ TEST_P(DivergenceOfCases, GradientsAreWhatDifferencesFind) {
 TEST_P(DivergenceOfCases, GradientsWithoutRowsAreThoseWithThem) {
   std::unique_ptr<DivergencePass> all = pass({.summed = all_matrices()}),
                                   some = pass({.summed = all_matrices(), .sums_rows = false});
-  for (DivergencePass* pass : {all.get(), some.get()}) pass->set(sample_.gains);
-  MatrixGradients expected, found;
-  const GainGradients with_rows = all->gradients(0, kSequences, &expected),
-                      without = some->gradients(0, kSequences, &found);
-  EXPECT_FALSE(with_rows.rows.empty());
-  EXPECT_TRUE(without.rows.empty());
-  EXPECT_EQ(without.divergence, with_rows.divergence);
-  EXPECT_EQ(without.head, with_rows.head);
-  EXPECT_EQ(without.small, with_rows.small);
-  for (const auto& [name, gradient] : expected)
-    EXPECT_TRUE(std::ranges::equal(found.at(name).values(), gradient.values())) << name;
+  expect_rows_left_out(*all, *some, sample_.gains, kSequences);
 }
 
 // Without gains: the student's matrices are what set_matrix() puts there.

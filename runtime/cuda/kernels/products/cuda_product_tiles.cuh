@@ -173,7 +173,7 @@ __device__ inline void write_chunk(const float2 (&sums)[4], const BasicProductOu
     const uint32_t pairs[] = {before.x, before.y, before.z, before.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = load_pair(reinterpret_cast<const __nv_bfloat16*>(&pairs[i]));
+      const float2 pair = unpacked<__nv_bfloat16>(pairs[i]);
       words[i] = packed<__nv_bfloat16>(pair.x + __uint_as_float(left[i]), pair.y + __uint_as_float(right[i]));
     }
   }
