@@ -14,7 +14,7 @@ CudaPass<T>::CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape&
       shape_(shape),
       target_logits_(shape.needed),
       log_sums_(shape.needed),
-      loss_parts_(shape.needed * CudaProducts<T>::loss_tiles(logits_stride())),
+      loss_parts_(shape.needed * CudaProducts<T>::most_loss_tiles(logits_stride())),
       runner_(weights, rotaries_, shape.rows, shape.stepping) {
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, shape.context));
   for (int64_t width : fusion_.slot_widths) slots_.emplace_back(width * shape.rows);
@@ -203,7 +203,7 @@ void CudaPass<T>::loss(const Token* targets, float* nll, cudaStream_t stream) {
                                          head.operands.rows};
     runner_.products().template loss<kRounds>(head.operands, epilogue, stream);
   });
-  launch_finish_loss(loss_parts_.data(), CudaProducts<T>::loss_tiles(head.operands.columns), head.operands.rows,
+  launch_finish_loss(loss_parts_.data(), runner_.products().loss_tiles(head.operands.columns), head.operands.rows,
                      target_logits_.data(), log_sums_.data(), nll, stream);
 }
 

@@ -35,8 +35,9 @@ class CudaProducts {
   void logits(const GemmOperands<T>& operands, const LogitsEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
   template <bool kRounds>
   void loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue, cudaStream_t stream) const;
-  // Tiles of a head's product, each of which leaves a part of the loss.
-  static int loss_tiles(int64_t vocabulary) { return divide_up(vocabulary, kTileColumns); }
+  // Tiles of a head's product, each of which leaves a part of the loss; and as many as there may be.
+  int loss_tiles(int64_t vocabulary) const { return divide_up(vocabulary, sm90_ ? kWindowColumns : kTileColumns); }
+  static int most_loss_tiles(int64_t vocabulary) { return divide_up(vocabulary, kTileColumns); }
 
  private:
   template <typename Epilogue>

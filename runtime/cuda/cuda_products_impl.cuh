@@ -125,6 +125,19 @@ template <typename T>
 template <bool kRounds>
 void CudaProducts<T>::loss(const GemmOperands<T>& operands, const LossEpilogue<kRounds>& epilogue,
                            cudaStream_t stream) const {
+  if constexpr (sizeof(T) == 2) {
+    constexpr int kRowGroup = 16;  // with as many tiles of columns, about those that run at once
+    if (sm90_) {
+      auto map = [&](const T* data, int64_t rows, int64_t stride) {
+        return factor_map_sm90(data, rows, operands.depth, stride, /*runs_along_depth=*/true);
+      };
+      const TileGrid grid{operands.depth, divide_up(operands.rows, kWindowColumns),
+                          divide_up(operands.columns, kWindowColumns), kRowGroup};
+      return launch_tile_product_sm90<T, true, true>(map(operands.a, operands.rows, operands.a_stride),
+                                                     map(operands.b, operands.columns, operands.depth), grid,
+                                                     /*batch=*/1, epilogue, stream);
+    }
+  }
   launch_gemm<T, 1, kTileColumns, 4>(operands, epilogue, stream);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_epilogues.cuh"
+#include "runtime/cuda/kernels/cuda_tile_product_sm90.cuh"
 #include "runtime/tensor/rounding.h"
 
 namespace thimble {
@@ -88,6 +89,36 @@ struct LossEpilogue {
     for (float logit : v) sum += expf(logit - peak);
     sum = sum_over_lanes<kLanes>(sum);
     if (place.row < rows && threadIdx.x % kLanes == 0) parts[place.tile * rows + place.row] = {peak, sum};
+  }
+  // A sink of cuda_tile_product_sm90.cuh.
+  __device__ void operator()(FragmentValues<128>& sums, const ProductTile& at) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t row = at.row + 8 * half, known = min(row, rows - 1);
+      const float scale = rule.norm(known);
+      const int target = targets ? targets[known] : -1;
+      float peak = -INFINITY;
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int column = at.first_column + 8 * j + lane % 4 * 2 + i;
+          float& value = sums[j][2 * half + i];
+          const float logit = rule(value, scale);
+          if (column == target && row < rows) target_logits[row] = logit;
+          value = column < vocabulary ? logit : -INFINITY;
+          peak = fmaxf(peak, value);
+        }
+      peak = max_over_lanes<4>(peak);
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) sum += expf(sums[j][2 * half + i] - peak);
+      sum = sum_over_lanes<4>(sum);
+      if (row < rows && lane % 4 == 0) parts[at.column_tile * rows + row] = {peak, sum};
+    }
   }
 };
 

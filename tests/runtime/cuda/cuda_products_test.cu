@@ -1,5 +1,5 @@
-// cuda_products_test.cu: products with what follows them against float64: roundings and biases of linear layers, and
-// products that leave the range of fp16 before their norm brings them back.
+// cuda_products_test.cu: products with what follows them against float64: roundings and biases of linear layers,
+// products that leave the range of fp16 before their norm brings them back, losses of an output head.
 #include "runtime/cuda/cuda_products.cuh"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/random.h"
+#include "runtime/cuda/kernels/cuda_rows.cuh"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
 
 namespace thimble::cuda_products_test {
@@ -47,6 +48,7 @@ class ProductCheck {
 
   GemmOperands<T> operands() const { return {x_device_.data(), depth_, w_device_.data(), rows_, columns_, depth_}; }
   T* y() const { return y_device_.data(); }
+  double product(int64_t row, int column) const { return products_[static_cast<size_t>(row * columns_ + column)]; }
   const float* bias() const { return bias_device_.data(); }
   float bias_at(int column) const { return bias_[static_cast<size_t>(column)]; }
   RowNorm norm() const { return {{squares_device_.data(), 1, rows_}, 1.0f / static_cast<float>(depth_), 1, 0}; }
@@ -152,6 +154,55 @@ void expect_normed() {
 TEST_F(CudaProductsTest, DeferredNormsInFp32) { expect_normed<float>(); }
 TEST_F(CudaProductsTest, DeferredNormsInBf16) { expect_normed<__nv_bfloat16>(); }
 TEST_F(CudaProductsTest, DeferredNormsInFp16) { expect_normed<__half>(); }
+
+// Of the first `rows` rows of a head with fewer tokens than columns; without norms where `cap` is 0.
+template <typename T>
+std::vector<float> head_losses(const ProductCheck<T>& check, int64_t rows, int vocabulary, float cap,
+                               const std::vector<int32_t>& targets) {
+  const CudaProducts<T> products(/*stepping=*/false);
+  GemmOperands<T> operands = check.operands();
+  operands.rows = rows;
+  const DeviceArray<int32_t> next{std::span<const int32_t>(targets)};
+  const DeviceArray<float2> parts(rows * CudaProducts<T>::most_loss_tiles(operands.columns));
+  const DeviceArray<float> target_logits(rows), log_sums(rows), losses(rows);
+  const RowNorm norm = cap == 0 ? RowNorm{} : check.norm();
+  products.template loss<false>(
+      operands, LossEpilogue<false>{{norm, cap}, next.data(), vocabulary, parts.data(), target_logits.data(), rows},
+      nullptr);
+  launch_finish_loss(parts.data(), products.loss_tiles(operands.columns), rows, target_logits.data(), log_sums.data(),
+                     losses.data(), nullptr);
+  check_cuda(cudaDeviceSynchronize());
+  std::vector<float> found(static_cast<size_t>(rows));
+  check_cuda(cudaMemcpy(found.data(), losses.data(), losses.bytes(), cudaMemcpyDeviceToHost));
+  return found;
+}
+
+template <typename T>
+void expect_losses() {
+  for (const auto& [rows, vocabulary, depth] :
+       {std::tuple(1, 5, 8), {300, 261, 136}, {130, 512, 520}, {70, 4103, 72}, {2200, 300, 40}})
+    for (const float cap : {0.0f, 3.0f}) {
+      SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(vocabulary) + ", cap " + std::to_string(cap));
+      const ProductCheck<T> check(rows, (vocabulary + 7) / 8 * 8, depth, 1);
+      std::vector<int32_t> targets;
+      for (int r = 0; r < rows; ++r) targets.push_back(r * 7919 % vocabulary);
+      const std::vector<float> found = head_losses(check, rows, vocabulary, cap, targets);
+      for (int r = 0; r < rows; ++r) {
+        auto logit = [&](int c) {
+          const double p = check.product(r, c);
+          return cap == 0 ? p : cap * std::tanh(p * check.norm_at(r) / cap);
+        };
+        double sum = 0;
+        for (int c = 0; c < vocabulary; ++c) sum += std::exp(logit(c));
+        const double expected = std::log(sum) - logit(targets[static_cast<size_t>(r)]);
+        ASSERT_NEAR(found[static_cast<size_t>(r)], expected, 1e-4) << r;
+      }
+      EXPECT_EQ(head_losses(check, 1, vocabulary, 0, targets)[0], head_losses(check, rows, vocabulary, 0, targets)[0]);
+    }
+}
+TEST_F(CudaProductsTest, LossesOfAHeadInFp32) { expect_losses<float>(); }
+TEST_F(CudaProductsTest, LossesOfAHeadInBf16) { expect_losses<__nv_bfloat16>(); }
+TEST_F(CudaProductsTest, LossesOfAHeadInFp16) { expect_losses<__half>(); }
 
 // Tiles of steps are taller for many rows.
 TEST_F(CudaProductsTest, RowsOfStepsDoNotDependOnTheirNumber) {
