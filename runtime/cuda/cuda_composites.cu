@@ -244,15 +244,26 @@ void CudaPass<T>::run(size_t, const fused::LinearActivate& work) {
       input.norm, work.activation, weights_.vector(work.bias), data(work.output), place(work.output).stride, stream_);
 }
 
-#define THIMBLE_INSTANTIATE(T)                                     \
-  template RowSquares CudaPass<T>::squares(ValueId) const;         \
-  template RowNorm CudaPass<T>::norm(const FusedInput&) const;     \
-  template void CudaPass<T>::run(size_t, const fused::Single&);    \
-  template void CudaPass<T>::run(size_t, const fused::Embed&);     \
-  template void CudaPass<T>::run(size_t, const fused::Project&);   \
-  template void CudaPass<T>::run(size_t, const fused::Attend&);    \
-  template void CudaPass<T>::run(size_t, const fused::LinearAdd&); \
-  template void CudaPass<T>::run(size_t, const fused::LinearActivate&);
+template <typename T>
+void CudaPass<T>::run(size_t, const fused::LinearGate& work) {
+  const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
+  const ProductInput input = product_input(data(work.input.value), rows_.count, work.input);
+  runner_.products().gate(
+      {input.data, place(work.input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
+      input.norm, work.activation, data(work.gate), place(work.gate).stride, data(work.output),
+      place(work.output).stride, stream_);
+}
+
+#define THIMBLE_INSTANTIATE(T)                                          \
+  template RowSquares CudaPass<T>::squares(ValueId) const;              \
+  template RowNorm CudaPass<T>::norm(const FusedInput&) const;          \
+  template void CudaPass<T>::run(size_t, const fused::Single&);         \
+  template void CudaPass<T>::run(size_t, const fused::Embed&);          \
+  template void CudaPass<T>::run(size_t, const fused::Project&);        \
+  template void CudaPass<T>::run(size_t, const fused::Attend&);         \
+  template void CudaPass<T>::run(size_t, const fused::LinearAdd&);      \
+  template void CudaPass<T>::run(size_t, const fused::LinearActivate&); \
+  template void CudaPass<T>::run(size_t, const fused::LinearGate&);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)
 THIMBLE_INSTANTIATE(__half)

@@ -67,6 +67,7 @@ class CudaPass {
   void run(size_t composite, const fused::Attend& work);
   void run(size_t composite, const fused::LinearAdd& work);
   void run(size_t composite, const fused::LinearActivate& work);
+  void run(size_t composite, const fused::LinearGate& work);
   void project(size_t composite, const fused::Project& work, int64_t first_column, int64_t columns);
   void project_shared(size_t composite, const fused::Project& work);
   void compact();

@@ -98,7 +98,8 @@ class Fuser {
       if (std::holds_alternative<op::Attention>(node(i).operation)) match_attention(i);
     if (options_.fuses_products) {
       for (size_t i = 0; i < network_.nodes.size(); ++i)
-        if (std::holds_alternative<op::Linear>(node(i).operation) && !is_covered_[i] && !match_linear_add(i))
+        if (std::holds_alternative<op::Linear>(node(i).operation) && !is_covered_[i] && !match_linear_add(i) &&
+            !match_linear_gate(i))
           match_linear_activate(i);
     }
     return tables_are_whole();
@@ -336,6 +337,19 @@ class Fuser {
     add(work, {i, *at});
   }
 
+  // Where the gate is there before the product.
+  bool match_linear_gate(size_t i) {
+    const auto& linear = std::get<op::Linear>(node(i).operation);
+    const std::optional<size_t> at = only_reader(node(i).output);
+    if (!at || !is_used_once(linear.weight) || linear.bias != kAbsent || is_covered_[*at]) return false;
+    const auto* gate = std::get_if<op::Gate>(&node(*at).operation);
+    const ValueId gating = node(*at).inputs[0];
+    if (!gate || node(*at).inputs[1] != node(i).output || made_by<op::Columns>(gating)) return false;
+    if (makers_[index(gating)] >= i) return false;
+    add(fused::LinearGate{{node(i).inputs[0]}, gating, linear.weight, gate->activation, node(*at).output}, {i, *at});
+    return true;
+  }
+
   // tokens [+ pairs] -> norm -> [smear] -> mix with itself.
   void match_embed() {
     fused::Embed embed;
@@ -387,6 +401,7 @@ class Fuser {
   static FusedInput* deferring_input(FusedWork& work) {
     if (auto* project = std::get_if<fused::Project>(&work)) return &project->input;
     if (auto* activate = std::get_if<fused::LinearActivate>(&work)) return &activate->input;
+    if (auto* gate = std::get_if<fused::LinearGate>(&work)) return &gate->input;
     return nullptr;
   }
 

@@ -106,10 +106,19 @@ struct LinearActivate {
   ValueId output = kAbsent;
 };
 
+// output = f(gate) * (input weight^T).
+struct LinearGate {
+  FusedInput input;
+  ValueId gate = kAbsent;
+  MatrixId weight = kAbsent;
+  Activation activation = Activation::kSilu;
+  ValueId output = kAbsent;
+};
+
 }  // namespace fused
 
-using FusedWork =
-    std::variant<fused::Single, fused::Embed, fused::Project, fused::Attend, fused::LinearAdd, fused::LinearActivate>;
+using FusedWork = std::variant<fused::Single, fused::Embed, fused::Project, fused::Attend, fused::LinearAdd,
+                               fused::LinearActivate, fused::LinearGate>;
 
 struct Composite {
   FusedWork work;

@@ -365,6 +365,34 @@ struct ActivationEpilogue {
   }
 };
 
+// out = f(gate) * rms(u) c W^T.
+template <typename T, Activation kActivation>
+struct GateEpilogue {
+  using Columns = Nothing;
+  using Row = float;  // the norm
+  using Fetched = Stored8<T>;
+  RowNorm norm;
+  const T* gate;
+  int64_t gate_stride;
+  T* out;  // may be `gate`
+  int64_t stride;
+
+  __device__ Columns columns(int, bool) const { return {}; }
+  __device__ Row row(int64_t row) const { return norm(row); }
+  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
+    return place.exists ? Stored8<T>::load(gate + place.row * gate_stride + place.column) : Stored8<T>{};
+  }
+  template <int kLanes>
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale,
+                        const Fetched& fetched) const {
+    float x[8];
+    fetched.unpack(x);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = activated<kActivation>(x[i]) * (v[i] * scale);
+    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+  }
+};
+
 // x = u + scale * product ends a layer; what the next one begins with follows at once:
 // skip_out = x;  x = weight * skip_in + x, or gated;  u = mix_x * x + mix_x0 * x0.
 template <typename T>

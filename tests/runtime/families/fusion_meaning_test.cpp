@@ -168,6 +168,12 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
     for (double& value : y.values()) value = naive_activation(a.activation, value);
     expect_equal(y, a.output);
   }
+  void check(const fused::LinearGate& g) const {
+    MatrixF64 y = product(input_of(g.input), g.weight, 0, network_.matrix(g.weight).rows, kAbsent);
+    for (int64_t r = 0; r < y.rows(); ++r)
+      for (int64_t c = 0; c < y.cols(); ++c) y(r, c) *= naive_activation(g.activation, value(g.gate)(r, c));
+    expect_equal(y, g.output);
+  }
 
   const NetworkSample sample_ = GetParam().make();
   const Network& network_ = *sample_.weights->network;

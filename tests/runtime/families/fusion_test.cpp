@@ -13,6 +13,7 @@
 #include "runtime/tensor/host_device.h"
 #include "tests/runtime/families/golf/golf_cases.h"
 #include "tests/runtime/families/gpt2/random_gpt2.h"
+#include "tests/runtime/families/llama/random_llama.h"
 #include "tests/runtime/ops/sample_networks.h"
 
 namespace thimble::fusion_test {
@@ -26,14 +27,14 @@ constexpr std::string_view kOperationNames[] = {"gather", "linear",    "add",   
                                                 "skip",   "smear",     "columns"};
 static_assert(std::size(kOperationNames) == std::variant_size_v<Operation>);
 
-// One letter for each composite: e(mbed), q(kv), a(ttend), + (add), ^ (activate), and operations' names.
+// One letter for each composite: e(mbed), q(kv), a(ttend), + (add), ^ (activate), * (gate), and operations' names.
 std::string outline(const Network& network, const Fusion& fusion) {
   std::string text;
   for (const Composite& composite : fusion.composites) {
     if (const auto* single = std::get_if<fused::Single>(&composite.work))
       text += " " + std::string(kOperationNames[network.nodes[single->node].operation.index()]) + " ";
     else
-      text += "?eqa+^"[composite.work.index()];
+      text += "?eqa+^*"[composite.work.index()];
   }
   return text;
 }
@@ -146,6 +147,19 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
             " layer_norm ");
   EXPECT_FALSE(fusion.head.is_normed);
   EXPECT_EQ(fusion.shared_scratch, kAbsent);
+  for (const FusionOptions& options : {kAll, kAttentionOnly})
+    for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
+}
+
+TEST(LlamaFusion, GatesWhereTheProductIs) {
+  const Network network = llama_network(small_llama_config("llama"));
+  const Fusion fusion = fuse(network, kAll);
+  EXPECT_EQ(outline(network, fusion),
+            " gather "
+            " rms_norm qa+ rms_norm  linear *+"
+            " rms_norm qa+ rms_norm  linear *+"
+            " rms_norm qa+ rms_norm  linear *+"
+            " rms_norm ");
   for (const FusionOptions& options : {kAll, kAttentionOnly})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }
