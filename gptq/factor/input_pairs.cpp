@@ -81,16 +81,12 @@ class CpuPairReader final : public PairReader {
         of_original_(*original_, tokens, parts, arithmetic) {}
 
   void read(const LinearInput& input, std::span<const Share> parts) override {
-    sums_ = sum_of(input, parts[0]);
-    for (const Share& part : parts.subspan(1)) {
-      const InputPair more = sum_of(input, part);
-      add_values(std::as_bytes(more.hessian.values()), sums_.hessian.values());
-      add_values(std::as_bytes(more.drift.values()), sums_.drift.values());
-    }
+    for (const Share& part : parts) add(sum_of(input, part));
     parts_read_ += parts.size();
     if (parts_read_ == parts_) forget_replaced();
   }
 
+  void add(PairReader& other) override { add(other.take()); }
   InputPair take() override { return std::exchange(sums_, {}); }
   StoredPair take_means(int64_t tokens) override { return means_of(take(), tokens); }
 
@@ -101,6 +97,15 @@ class CpuPairReader final : public PairReader {
   }
 
  private:
+  void add(InputPair more) {
+    if (sums_.hessian.size() == 0) {
+      sums_ = std::move(more);
+      return;
+    }
+    add_values(std::as_bytes(more.hessian.values()), sums_.hessian.values());
+    add_values(std::as_bytes(more.drift.values()), sums_.drift.values());
+  }
+
   InputPair sum_of(const LinearInput& input, const Share& part) {
     const std::string& reader = original_->network->matrix(input.readers[0]).name;
     const int64_t columns = original_->network->width_of(input.value);
@@ -133,7 +138,7 @@ class CpuPairReader final : public PairReader {
   PausedPasses of_quantized_, of_original_;
   Matrix difference_;               // (T, K) x - x~ of a sequence
   std::vector<MatrixId> replaced_;  // since the last input
-  InputPair sums_;                  // of what was read last
+  InputPair sums_;                  // empty once they are taken
 };
 
 // The pairs of a model from those that readers have of parts.
@@ -149,8 +154,10 @@ class SharedInputPairs final : public InputPairs {
         ranks_(ranks) {}
 
   StoredPair collect(const LinearInput& input) override {
-    if (of_ranks_.all() > 1) return means_of(collect_together(input), tokens_);
-    readers_[0]->read(input, parts_);
+    if (ranks_.size() > 1) return means_of(collect_from_ranks(input), tokens_);
+    for_each_round(input, [&](size_t turns) {
+      for (size_t i = 1; i < turns; ++i) readers_[0]->add(*readers_[i]);
+    });
     return readers_[0]->take_means(tokens_);
   }
 
@@ -159,10 +166,10 @@ class SharedInputPairs final : public InputPairs {
   }
 
  private:
-  // As many parts at a time as there are readers, which wait there until it is their turn to be added: on the host
-  // there is one at a time besides the sum.
-  InputPair collect_together(const LinearInput& input) {
-    InputPair sum = empty_pair(network_->width_of(input.value));
+  // Calls body(turns) once each of so many readers of all has read a part: as many at a time as there are readers, in
+  // whose order they are to be added.
+  template <typename Body>
+  void for_each_round(const LinearInput& input, const Body& body) {
     for (size_t first = 0; first < parts_.size(); first += of_ranks_.all()) {
       const std::span<const Share> round =
           std::span(parts_).subspan(first, std::min(of_ranks_.all(), parts_.size() - first));
@@ -170,8 +177,16 @@ class SharedInputPairs final : public InputPairs {
         const size_t turn = of_ranks_.first() + i;
         if (turn < round.size()) readers_[i]->read(input, round.subspan(turn, 1));
       });
-      for (size_t turn = 0; turn < round.size(); ++turn) add_part(turn, sum);
+      body(round.size());
     }
+  }
+
+  // On the host there is one part at a time besides the sum.
+  InputPair collect_from_ranks(const LinearInput& input) {
+    InputPair sum = empty_pair(network_->width_of(input.value));
+    for_each_round(input, [&](size_t turns) {
+      for (size_t turn = 0; turn < turns; ++turn) add_part(turn, sum);
+    });
     return sum;
   }
 

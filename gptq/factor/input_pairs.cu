@@ -74,6 +74,11 @@ __global__ void add_pair_kernel(const double* joint, int64_t columns, bool is_fi
   hessian[packed] = is_first ? of_quantized : hessian[packed] + of_quantized;
 }
 
+__global__ void add_kernel(const double* values, int64_t count, double* sums) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i < count) sums[i] += values[i];
+}
+
 __global__ void divide_kernel(double* values, int64_t count, double divisor) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
   if (i < count) values[i] /= divisor;
@@ -167,22 +172,40 @@ class CudaPairReader final : public PairReader {
     DeviceScope scope(place_.ordinal);
     const std::vector<std::string> layers = readers_of(input);
     columns_ = network_->matrix(input.readers[0]).columns;
-    if (workspace_) {
-      try {
-        return add_up(parts, [&](const Share& part) {
-          for (auto& [first, pair] : kept_)
-            if (part.begin <= first && first < part.end) show(pair, pair.count, input, layers, *workspace_);
-        });
-      } catch (const OutOfDeviceMemory&) {  // others took what was planned for the Hessian
-        forget();
+    for (const Share& part : parts) {
+      if (workspace_) {
+        try {
+          add_part(part, [&] {
+            for (auto& [first, pair] : kept_)
+              if (part.begin <= first && first < part.end) show(pair, pair.count, input, layers, *workspace_);
+          });
+          continue;
+        } catch (const OutOfDeviceMemory&) {  // others took what was planned for the Hessian
+          forget();
+        }
       }
+      const int64_t batch =
+          plan_input_pairs(network_, numerics_, length_, parts_, most_, /*keeps=*/false, usable_memory(place_)).batch;
+      with_smaller_batches(batch, [&](int64_t size) {
+        read_anew(input, part, layers, size);
+        return 0;
+      });
     }
-    const int64_t batch =
-        plan_input_pairs(network_, numerics_, length_, parts_, most_, /*keeps=*/false, usable_memory(place_)).batch;
-    with_smaller_batches(batch, [&](int64_t size) {
-      read_anew(input, parts, layers, size);
-      return 0;
-    });
+  }
+
+  // Needs less memory than a part whose joint sum is there.
+  void add(PairReader& other) override {
+    DeviceScope scope(place_.ordinal);
+    auto& from = static_cast<CudaPairReader&>(other);
+    const DevicePair more(columns_);
+    for (auto [values, to, sums] : {std::tuple(&from.sums_->hessian, &more.hessian, &sums_->hessian),
+                                    std::tuple(&from.sums_->drift, &more.drift, &sums_->drift)}) {
+      copy_between_devices(to->data(), place_.ordinal, values->data(), from.place_.ordinal, values->bytes(), stream_);
+      launch_kernel(add_kernel, {static_cast<unsigned>(divide_up(to->count(), kThreads)), kThreads}, stream_,
+                    to->data(), to->count(), sums->data());
+    }
+    stream_.wait();
+    from.sums_.reset();
   }
 
   InputPair take() override {
@@ -272,12 +295,11 @@ class CudaPairReader final : public PairReader {
     collector_.add(layers, workspace.joint.data(), 2 * columns_, count, length_ - 1, 2 * columns_, stream_);
   }
 
-  void read_anew(const LinearInput& input, std::span<const Share> parts, std::span<const std::string> layers,
-                 int64_t batch) {
+  void read_anew(const LinearInput& input, const Share& part, std::span<const std::string> layers, int64_t batch) {
     collector_ = CudaHessianCollector();
     Workspace<T> workspace(*network_, length_, batch);
     PassPair<T> pair(*original_, *quantized_, length_, batch);
-    add_up(parts, [&](const Share& part) {
+    add_part(part, [&] {
       for_each_batch(part, batch, [&](int64_t first, int64_t count) {
         begin(pair, first, count, workspace);
         show(pair, count, input, layers, workspace);
@@ -286,20 +308,17 @@ class CudaPairReader final : public PairReader {
     collector_.free_workspace();
   }
 
-  // The sums over what show_part(part) enqueues.
+  // Adds what show_part() enqueues. Where there is no room for it, the sums are as before.
   template <typename ShowPart>
-  void add_up(std::span<const Share> parts, const ShowPart& show_part) {
-    sums_.reset();
-    for (const Share& part : parts) {
-      collector_.begin_at(static_cast<int64_t>(part.begin));
-      show_part(part);
-      const DeviceArray<double> joint = collector_.take_sum();
-      const bool is_first = !sums_;
-      if (is_first) sums_.emplace(columns_);
-      launch_kernel(add_pair_kernel, {static_cast<unsigned>(divide_up(columns_ * columns_, kThreads)), kThreads},
-                    stream_, joint.data(), columns_, is_first, sums_->hessian.data(), sums_->drift.data());
-      stream_.wait();  // the joint sum goes
-    }
+  void add_part(const Share& part, const ShowPart& show_part) {
+    collector_.begin_at(static_cast<int64_t>(part.begin));
+    show_part();
+    const DeviceArray<double> joint = collector_.take_sum();
+    const bool is_first = !sums_;
+    if (is_first) sums_.emplace(columns_);
+    launch_kernel(add_pair_kernel, {static_cast<unsigned>(divide_up(columns_ * columns_, kThreads)), kThreads}, stream_,
+                  joint.data(), columns_, is_first, sums_->hessian.data(), sums_->drift.data());
+    stream_.wait();  // the joint sum goes
   }
 
   std::shared_ptr<const Network> network_;

@@ -83,11 +83,14 @@ MemoryPlan plan_cpu_input_pairs(const Network& network, int64_t length, int64_t 
 class PairReader {
  public:
   virtual ~PairReader() = default;
-  // Reads `parts`, some of its own, up to an input, as InputPairs::collect(). Each of its parts is read once per input.
+  // Reads `parts`, some of its own, up to an input, as InputPairs::collect(), and adds them up one after the other, to
+  // what there is. Each of its parts is read once per input.
   virtual void read(const LinearInput& input, std::span<const Share> parts) = 0;
-  // The sums over what was read last, part after part.
+  // Adds the sums of another reader of the same kind, which are spent.
+  virtual void add(PairReader& other) = 0;
+  // The sums; from then on there is nothing.
   virtual InputPair take() = 0;
-  // Of all parts, these over the number of tokens, which may stay where they are.
+  // The same over the number of tokens, which may stay where it is.
   virtual StoredPair take_means(int64_t tokens) = 0;
   virtual void replace(const std::string& name, const StoredMatrix& values) = 0;
 };

@@ -180,8 +180,8 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
       for (MatrixId id : changed_) {
         const CudaView to = student.matrix(network_->matrix(id).name);
         const CudaMatrix<float>& from = memory_->base.matrix(id);
-        check_cuda(cudaMemcpyPeerAsync(to.data, student.ordinal(), from.data.data(), ordinal_,
-                                       static_cast<size_t>(to.rows * to.stride) * sizeof(float), stream));
+        copy_between_devices(to.data, student.ordinal(), from.data.data(), ordinal_,
+                             static_cast<size_t>(to.rows * to.stride) * sizeof(float), stream);
       }
     }
     stream.wait();

@@ -267,8 +267,8 @@ void CudaMatrixGradients::add_part_of(const CudaMatrixGradients& other, int othe
     if (!is_summed(id)) continue;
     float* to = place_of(id, begins);
     const CudaView from = other.sum(id);
-    check_cuda(cudaMemcpyPeerAsync(to, ordinal, from.data, other_ordinal,
-                                   static_cast<size_t>(from.rows * from.stride) * sizeof(float), stream));
+    copy_between_devices(to, ordinal, from.data, other_ordinal,
+                         static_cast<size_t>(from.rows * from.stride) * sizeof(float), stream);
     if (!begins) launch_add_parts(to, 1, whole(id), stream);
   }
   check_cuda(cudaStreamSynchronize(stream));

@@ -1,6 +1,9 @@
 // cuda_context.cu: see cuda_context.cuh.
 #include <map>
+#include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
 
@@ -12,6 +15,23 @@ thread_local std::map<std::string, uint64_t>* counted = nullptr;
 
 // Arrays of more bytes have pages of their own, others share them.
 constexpr uint64_t kPageBytes = uint64_t{2} << 20, kMostSharedBytes = uint64_t{1} << 20, kSharedUnit = 512;
+
+// What one device copies from another goes through the host's memory until it may reach there, if it can.
+void let_reach(int ordinal, int other) {
+  static std::mutex mutex;
+  static std::set<std::pair<int, int>> asked;
+  const std::scoped_lock lock(mutex);
+  if (!asked.emplace(ordinal, other).second) return;
+  int can_reach = 0;
+  check_cuda(cudaDeviceCanAccessPeer(&can_reach, ordinal, other));
+  if (can_reach == 0) return;
+  const DeviceScope scope(ordinal);
+  if (const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
+      status == cudaErrorPeerAccessAlreadyEnabled || status == cudaErrorTooManyPeers)
+    cudaGetLastError();  // somebody else's choice; or there is no way for more
+  else
+    check_cuda(status);
+}
 
 }  // namespace
 
@@ -46,6 +66,15 @@ DeviceScope::DeviceScope(int ordinal) {
 }
 
 DeviceScope::~DeviceScope() { cudaSetDevice(previous_); }
+
+void copy_between_devices(void* to, int to_ordinal, const void* from, int from_ordinal, size_t bytes,
+                          cudaStream_t stream) {
+  if (to_ordinal != from_ordinal) {
+    let_reach(to_ordinal, from_ordinal);
+    let_reach(from_ordinal, to_ordinal);
+  }
+  check_cuda(cudaMemcpyPeerAsync(to, to_ordinal, from, from_ordinal, bytes, stream));
+}
 
 int multiprocessors() {
   int device = 0, count = 0;

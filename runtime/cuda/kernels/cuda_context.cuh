@@ -72,6 +72,11 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+// Enqueues a copy to one device's memory from that of another, or of the same, without the host where they can reach
+// each other.
+void copy_between_devices(void* to, int to_ordinal, const void* from, int from_ordinal, size_t bytes,
+                          cudaStream_t stream);
+
 int multiprocessors();  // of the current device
 
 // Compute capability of the current device times ten: 90 for sm_90.
