@@ -131,7 +131,10 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
   const GemmOperands<T> operands{
       input.data, place(work.input.value).stride, matrix.data.data() + first_column * matrix.columns,
       rows,       static_cast<int>(columns),      matrix.columns};
-  const QkvKind kind = is_shared ? QkvKind::kShared : work.has_bias() ? QkvKind::kBiased : QkvKind::kPlain;
+  const QkvKind kind = is_shared                            ? QkvKind::kShared
+                       : work.has_bias()                    ? QkvKind::kBiased
+                       : work.norm_epsilon > 0 || has_table ? QkvKind::kNormed
+                                                            : QkvKind::kPlain;
   runner_.products().project(operands, qkv, kind, static_cast<int>(cuda_head_width(o.head_dim)), stream_);
 }
 

@@ -77,6 +77,7 @@ void CudaProducts<T>::project(const GemmOperands<T>& operands, const QkvOperands
   auto with_kind = [&]<int kHead>(std::integral_constant<int, kHead>) {
     switch (kind) {
       case QkvKind::kPlain: return project_heads<kHead, QkvKind::kPlain>(operands, qkv, stream);
+      case QkvKind::kNormed: return project_heads<kHead, QkvKind::kNormed>(operands, qkv, stream);
       case QkvKind::kShared: return project_heads<kHead, QkvKind::kShared>(operands, qkv, stream);
       case QkvKind::kBiased: return project_heads<kHead, QkvKind::kBiased>(operands, qkv, stream);
     }

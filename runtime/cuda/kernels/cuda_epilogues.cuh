@@ -172,8 +172,10 @@ struct RoundedEpilogue {
 // Cosine and sine of four pairs of a head from `first_pair` on; pairs beyond `half` do not rotate.
 __device__ inline void load_angles(const float2* rotary, int half, int position, int first_pair, float2 (&angles)[4]) {
   const float2* at = rotary + position * half + first_pair;
-  if (half % 4 == 0 && first_pair < half) {  // all four exist, at a multiple of 32 bytes
-    const float4 first = reinterpret_cast<const float4*>(at)[0], second = reinterpret_cast<const float4*>(at)[1];
+  if (half % 4 == 0) {  // all four or none, at a multiple of 32 bytes; without branches that lanes part at
+    const auto* quads = reinterpret_cast<const float4*>(at);
+    const bool exist = first_pair < half;
+    const float4 none{1, 0, 1, 0}, first = exist ? quads[0] : none, second = exist ? quads[1] : none;
     angles[0] = {first.x, first.y}, angles[1] = {first.z, first.w};
     angles[2] = {second.x, second.y}, angles[3] = {second.z, second.w};
     return;
@@ -216,13 +218,16 @@ struct QkvOperands {
   const float* bias;  // ((H + 2G) * kHead), as the weights' rows
 };
 enum class QkvKind {
-  kPlain,
-  kShared,  // rows are the distinct ones of SharedRows, stored in fp32 before their rotation, for launch_spread()
+  kPlain,   // neither norms of heads, value embeddings nor biases
+  kNormed,  // no biases
+  kShared,  // no biases; rows are the distinct ones of SharedRows, stored in fp32 before their rotation, for
+            // launch_spread()
   kBiased,
 };
 template <typename T, int kHead, QkvKind kQkv>
 struct QkvEpilogue {
-  static constexpr bool kShared = kQkv == QkvKind::kShared, kBiased = kQkv == QkvKind::kBiased;
+  static constexpr bool kPlain = kQkv == QkvKind::kPlain, kShared = kQkv == QkvKind::kShared,
+                        kBiased = kQkv == QkvKind::kBiased;
   enum class Kind { kQuery, kKey, kValue };
   struct Columns {
     Kind kind;
@@ -256,7 +261,9 @@ struct QkvEpilogue {
   __device__ Fetched fetch(const RowPlace& place, const Columns& c, const Row& row) const {
     Fetched f{};
     if (!place.exists) return f;
-    if (c.kind != Kind::kValue) {
+    if constexpr (kPlain) {
+      load_angles(o.rotary, o.half, row.position, c.kind == Kind::kValue ? o.half : c.first_pair, f.angles);
+    } else if (c.kind != Kind::kValue) {
       if constexpr (!kShared) load_angles(o.rotary, o.half, row.position, c.first_pair, f.angles);
     } else if (o.value_table) {
       int token = o.tokens[row.sequence * o.token_stride + row.position];
@@ -268,16 +275,24 @@ struct QkvEpilogue {
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns& c, const Row& row,
                         const Fetched& fetched) const {
     static_assert(kLanes * 8 % kHead == 0, "heads must lie whole in a tile");
-    float squares = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      v[i] = c.bias.added(v[i] * row.norm, i);
-      squares = fmaf(v[i], v[i], squares);
+    for (int i = 0; i < 8; ++i) v[i] = c.bias.added(v[i] * row.norm, i);
+    if constexpr (kPlain) {  // one way for all heads, so that those of several rows overlap
+#pragma unroll
+      for (float& value : v) value *= c.scale;
+      rotate(v, fetched.angles);
+      if (place.exists) Stored8<T>::rounded(v).store(out_of(row, place.row, c) + c.at);
+      return;
     }
-    squares = sum_over_lanes<kHead / 8>(squares);
+    float factor = c.scale;
+    if (o.epsilon > 0) {
+      float squares = 0;
+#pragma unroll
+      for (float value : v) squares = fmaf(value, value, squares);
+      factor *= rsqrtf(sum_over_lanes<kHead / 8>(squares) * o.inverse_head_dim + o.epsilon);
+    }
     if (!place.exists) return;
     if (c.kind != Kind::kValue) {
-      float factor = o.epsilon > 0 ? c.scale * rsqrtf(squares * o.inverse_head_dim + o.epsilon) : c.scale;
 #pragma unroll
       for (float& value : v) value *= factor;
       if constexpr (!kShared) rotate(v, fetched.angles);
@@ -291,9 +306,15 @@ struct QkvEpilogue {
       Stored8<float>::rounded(v).store(o.unrotated + place.row * (o.heads + 2 * o.kv_heads) * kHead + place.column);
       return;
     }
-    T* out = c.kind == Kind::kQuery ? o.query + place.row * o.heads * kHead
-                                    : o.keys + (row.sequence * o.capacity + row.position) * 2 * o.kv_heads * kHead;
-    Stored8<T>::rounded(v).store(out + c.at);
+    Stored8<T>::rounded(v).store(out_of(row, place.row, c) + c.at);
+  }
+
+ private:
+  // The row that is written.
+  __device__ T* out_of(const Row& row, int64_t at, const Columns& c) const {
+    const bool is_query = c.kind == Kind::kQuery;
+    const int64_t out = is_query ? at : row.sequence * o.capacity + row.position;
+    return (is_query ? o.query : o.keys) + out * ((is_query ? o.heads : 2 * o.kv_heads) * kHead);
   }
 };
 
