@@ -192,8 +192,8 @@ void CudaPass<T>::run(size_t composite, const fused::Attend& work) {
                    width);
   if (scratch == kAbsent) return;
   launch_linear_input(static_cast<const T*>(query), o.heads * width, rows_.count,
-                      {static_cast<int>(o.heads), static_cast<int>(o.head_dim), width}, RowNorm{}, data(work.output),
-                      place(work.output).stride, stream_);
+                      {static_cast<int>(o.heads), static_cast<int>(o.head_dim), width}, RowNorm{}, nullptr,
+                      data(work.output), place(work.output).stride, stream_);
 }
 
 template <typename T>
@@ -253,8 +253,7 @@ void CudaPass<T>::run(size_t, const fused::LinearGate& work) {
   const ProductInput input = product_input(data(work.input.value), rows_.count, work.input);
   runner_.products().gate(
       {input.data, place(work.input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
-      input.norm, work.activation, data(work.gate), place(work.gate).stride, data(work.output),
-      place(work.output).stride, stream_);
+      input.norm, data(work.gate), place(work.gate).stride, data(work.output), place(work.output).stride, stream_);
 }
 
 #define THIMBLE_INSTANTIATE(T)                                          \

@@ -56,6 +56,7 @@ FusionOptions cuda_plain_options(size_t element_bytes) {
 FusionOptions cuda_fusion_options(const NumericPolicy& policy, size_t element_bytes) {
   FusionOptions options = cuda_plain_options(element_bytes);
   options.fuses_products = keeps_values(policy);
+  options.folds_gains = options.fuses_products && !policy.nvfp4;
   if (options.fuses_products) options.column_multiple = kRowMultiple;
   return options;
 }
@@ -125,12 +126,13 @@ template <typename T>
 CudaNetworkWeights<T>::CudaNetworkWeights(const Weights& weights, const NumericPolicy& policy,
                                           const FusionOptions& options)
     : CudaNetworkWeights(weights.network, policy, options) {
+  load_vectors(weights.vectors);  // gains first
   for (size_t i = 0; i < network_->matrices.size(); ++i) {
     const auto id = static_cast<MatrixId>(i);
     load(id, weights.matrix(id), weights.is_in_nvfp4(id));
   }
   loader_.finish();
-  set_vectors(weights.vectors);
+  use_vectors();
 }
 
 template <typename T>
@@ -147,7 +149,8 @@ void CudaNetworkWeights<T>::find_placements() {
   for (size_t i = 0; i < matrices_.size(); ++i) {
     if (matrices_[i].rows == 0) continue;
     const MatrixUse& use = network_->matrix(static_cast<MatrixId>(i));
-    CudaPlacement<T> place{matrices_[i].data.data(), matrices_[i].columns, 0, {}, column_maps[i], 0, use.rows};
+    CudaPlacement<T> place{matrices_[i].data.data(),       matrices_[i].columns, 0, {}, column_maps[i], 0, use.rows,
+                           vector(fusion_.column_gains[i])};
     for (const ProductTable& table : fusion_.tables)
       if (index(table.product) == i && table.head_dim > 0) place.row_map = head_map(table.head_dim);
     placements_[i].push_back(place);
@@ -163,8 +166,14 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
   const int64_t padded = cuda_head_width(o.head_dim);
   const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
   auto add = [&](const HeadSource& source, int64_t first_row, AxisMap rows) {
-    placements_[index(source.weight)].push_back(
-        {to.data.data(), to.columns, first_row, rows, {}, source.first_row, source.rows});
+    placements_[index(source.weight)].push_back({to.data.data(),
+                                                 to.columns,
+                                                 first_row,
+                                                 rows,
+                                                 {},
+                                                 source.first_row,
+                                                 source.rows,
+                                                 vector(fusion_.column_gains[index(source.weight)])});
   };
   add(project.query, 0, head_map(o.head_dim, rotated));
   add(project.key, o.heads * padded, head_map(o.head_dim, rotated));
@@ -210,6 +219,13 @@ void CudaNetworkWeights<T>::make_table(size_t i) {
 
 template <typename T>
 void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& vectors) {
+  assert(std::ranges::all_of(fusion_.column_gains, [](VectorId gain) { return gain == kAbsent; }));
+  load_vectors(vectors);
+  use_vectors();
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::load_vectors(const std::vector<std::vector<float>>& vectors) {
   host_vectors_ = vectors;
   if (!policy_.vectors.is_exact())
     for (std::vector<float>& vector : host_vectors_)
@@ -218,6 +234,11 @@ void CudaNetworkWeights<T>::set_vectors(const std::vector<std::vector<float>>& v
   for (size_t v = 0; v < vector_places_.size(); ++v)
     std::ranges::copy(host_vectors_[v], all.begin() + vector_places_[v]);
   vectors_.copy(all);
+}
+
+// Makes what consists of vectors, or of vectors and matrices.
+template <typename T>
+void CudaNetworkWeights<T>::use_vectors() {
   for (size_t c = 0; c < fusion_.composites.size(); ++c) {
     const FusedWork& work = fusion_.composites[c].work;
     if (const auto* project = std::get_if<fused::Project>(&work)) upload_project(c, *project);

@@ -60,7 +60,7 @@ class CudaNetworkWeights {
 
   // Puts other values, not rounded, of the same shape in the place of a matrix. Nothing may run meanwhile; waits.
   void replace(MatrixId id, const StoredMatrixView& values);
-  // Replaces all vectors. Nothing may run meanwhile; waits.
+  // Replaces all vectors, of which none is a matrix's column gain. Nothing may run meanwhile; waits.
   void set_vectors(const std::vector<std::vector<float>>& vectors);
 
   const Network& network() const { return *network_; }
@@ -90,6 +90,8 @@ class CudaNetworkWeights {
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
   void load(MatrixId id, const StoredMatrixView& values, bool is_in_nvfp4);
+  void load_vectors(const std::vector<std::vector<float>>& vectors);
+  void use_vectors();
   void make_table(size_t table);
   void upload_project(size_t composite, const fused::Project& project);
 

@@ -152,7 +152,7 @@ void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer)
   }
   const ValueId from = shown.input.value;
   launch_linear_input(static_cast<const T*>(data(from)), place(from).stride, rows_.count, columns_of(from),
-                      norm(shown.input), shown_.data(), int64_t{columns}, stream_);
+                      norm(shown.input), weights_.vector(shown.input.gain), shown_.data(), int64_t{columns}, stream_);
   observer.on_linear_input(names, shown_.data(), batch_.sequences, rows_.positions, columns, stream_);
 }
 

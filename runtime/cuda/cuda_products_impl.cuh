@@ -109,11 +109,9 @@ void CudaProducts<T>::activate(const GemmOperands<T>& operands, const RowNorm& n
 }
 
 template <typename T>
-void CudaProducts<T>::gate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation, const T* gate,
-                           int64_t gate_stride, T* out, int64_t stride, cudaStream_t stream) const {
-  with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
-    multiply(operands, GateEpilogue<T, kActivation>{norm, gate, gate_stride, out, stride}, stream);
-  });
+void CudaProducts<T>::gate(const GemmOperands<T>& operands, const RowNorm& norm, const T* gate, int64_t gate_stride,
+                           T* out, int64_t stride, cudaStream_t stream) const {
+  multiply(operands, GateEpilogue<T>{norm, gate, gate_stride, out, stride}, stream);
 }
 
 template <typename T>

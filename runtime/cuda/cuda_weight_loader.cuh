@@ -31,8 +31,10 @@ struct CudaPlacement {
   int64_t stride = 0, first_row = 0;
   AxisMap row_map, column_map;
   int64_t first_source = 0, rows = 0;
+  const float* column_gains = nullptr;  // of the matrix's columns, in device memory; null: 1
 
   __device__ void store(int64_t row, int64_t column, float value) const {
+    if (column_gains) value *= column_gains[column];
     out[(first_row + row_map(row)) * stride + column_map(column)] = from_float<T>(value);
   }
 };

@@ -261,7 +261,7 @@ class Fuser {
       const Node& reader = node(r);
       if (r >= linear || std::holds_alternative<op::Columns>(reader.operation)) return false;
       const auto* norm = std::get_if<op::RmsNorm>(&reader.operation);
-      if (!norm || norm->gain != kAbsent) return true;
+      if (!norm || !may_be_deferred(*norm)) return true;
       if (reader.output == network_.head.hidden) return false;  // a deferred norm is read where its readers are
       return std::ranges::all_of(readers_[index(reader.output)], [&](size_t later) { return later < linear; });
     });
@@ -337,7 +337,7 @@ class Fuser {
     add(work, {i, *at});
   }
 
-  // Where the gate is there before the product.
+  // Where the gate, a product too, is there before this one.
   bool match_linear_gate(size_t i) {
     const auto& linear = std::get<op::Linear>(node(i).operation);
     const std::optional<size_t> at = only_reader(node(i).output);
@@ -345,8 +345,13 @@ class Fuser {
     const auto* gate = std::get_if<op::Gate>(&node(*at).operation);
     const ValueId gating = node(*at).inputs[0];
     if (!gate || node(*at).inputs[1] != node(i).output || made_by<op::Columns>(gating)) return false;
-    if (makers_[index(gating)] >= i) return false;
-    add(fused::LinearGate{{node(i).inputs[0]}, gating, linear.weight, gate->activation, node(*at).output}, {i, *at});
+    const size_t gating_at = makers_[index(gating)];
+    const auto* own = made_by<op::Linear>(gating);
+    if (!own || gating_at >= i || is_covered_[gating_at] || !is_used_once(own->weight) || !only_reader(gating))
+      return false;
+    add(fused::LinearActivate{{node(gating_at).inputs[0]}, own->weight, own->bias, gate->activation, gating},
+        {gating_at});
+    add(fused::LinearGate{{node(i).inputs[0]}, gating, linear.weight, node(*at).output}, {i, *at});
     return true;
   }
 
@@ -397,7 +402,9 @@ class Fuser {
     return false;
   }
 
-  // The input of a product that can take a norm along; null for others.
+  bool may_be_deferred(const op::RmsNorm& norm) const { return norm.gain == kAbsent || options_.folds_gains; }
+
+  // The input of a product that can take a norm along; null for others. Nobody else uses its matrices.
   static FusedInput* deferring_input(FusedWork& work) {
     if (auto* project = std::get_if<fused::Project>(&work)) return &project->input;
     if (auto* activate = std::get_if<fused::LinearActivate>(&work)) return &activate->input;
@@ -405,7 +412,15 @@ class Fuser {
     return nullptr;
   }
 
+  static std::vector<MatrixId> matrices_of(const FusedWork& work) {
+    if (const auto* project = std::get_if<fused::Project>(&work))
+      return {project->query.weight, project->key.weight, project->value.weight};
+    if (const auto* activate = std::get_if<fused::LinearActivate>(&work)) return {activate->weight};
+    return {std::get<fused::LinearGate>(work).weight};
+  }
+
   void defer_norms(Fusion& fusion) {
+    fusion.column_gains.assign(network_.matrices.size(), kAbsent);
     fusion.has_squares.assign(network_.value_widths.size(), false);
     std::set<ValueId> summed;  // whose writers can leave the squares of rows
     for (const Match& match : matches_) {
@@ -414,19 +429,23 @@ class Fuser {
     }
     for (size_t i = 0; i < network_.nodes.size(); ++i) {
       const auto* norm = std::get_if<op::RmsNorm>(&node(i).operation);
-      if (!norm || norm->gain != kAbsent || is_covered_[i] || !summed.contains(node(i).inputs[0])) continue;
+      if (!norm || !may_be_deferred(*norm) || is_covered_[i] || !summed.contains(node(i).inputs[0])) continue;
       const ValueId normed = node(i).output;
       std::vector<FusedInput*> inputs;
+      if (normed == network_.head.hidden && norm->gain != kAbsent) continue;  // the head's matrix may be a table too
       if (normed == network_.head.hidden) inputs.push_back(&fusion.head);
       size_t covered = 0;
+      std::vector<MatrixId> matrices;
       for (Match& match : matches_) {
         FusedInput* input = deferring_input(match.work);
         if (!input || input->value != normed) continue;
         inputs.push_back(input);
+        for (MatrixId id : matrices_of(match.work)) matrices.push_back(id);
         for (size_t n : match.nodes) covered += std::ranges::count(node(n).inputs, normed) > 0;
       }
       if (covered != readers_[index(normed)].size() || inputs.empty()) continue;
-      for (FusedInput* input : inputs) *input = {node(i).inputs[0], true, norm->factor, norm->epsilon};
+      for (FusedInput* input : inputs) *input = {node(i).inputs[0], true, norm->factor, norm->epsilon, norm->gain};
+      for (MatrixId id : matrices) fusion.column_gains[index(id)] = norm->gain;
       fusion.has_squares[index(node(i).inputs[0])] = true;
       is_covered_[i] = true;
     }

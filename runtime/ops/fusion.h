@@ -4,8 +4,9 @@
 // rules match operations and their readers. Results per row are those of the nodes, up to the rounding of values that
 // are no longer stored.
 //
-// A value whose readers all lie in its own composite has no place. Norms without gain are deferred: rms(u) is u times
-// one number per row, so products read u, and what wrote u leaves the squares of its rows.
+// A value whose readers all lie in its own composite has no place. Norms are deferred: rms(u) is u times one number per
+// row, so products read u, and what wrote u leaves the squares of its rows. A norm's gain multiplies the columns of the
+// matrices that read it, instead.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +25,12 @@ constexpr int64_t padded_head_width(int64_t head_dim) {
   return 0;
 }
 
-// What a product reads: a value, or its deferred norm factor * x / sqrt(mean(x^2) + epsilon).
+// What a product reads: a value, or its deferred norm factor * gain * x / sqrt(mean(x^2) + epsilon).
 struct FusedInput {
   ValueId value = kAbsent;
   bool is_normed = false;
   float factor = 1, epsilon = 0;
+  VectorId gain = kAbsent;  // in Fusion::column_gains of the product's matrices
 };
 
 // Rows [first_row, first_row + rows) of a matrix that makes heads, and its bias.
@@ -106,12 +108,11 @@ struct LinearActivate {
   ValueId output = kAbsent;
 };
 
-// output = f(gate) * (input weight^T).
+// output = gate * (input weight^T), of a gate that a LinearActivate has left in the place of its product.
 struct LinearGate {
   FusedInput input;
   ValueId gate = kAbsent;
   MatrixId weight = kAbsent;
-  Activation activation = Activation::kSilu;
   ValueId output = kAbsent;
 };
 
@@ -131,6 +132,7 @@ struct Composite {
 
 struct FusionOptions {
   bool fuses_products = false;  // nothing is rounded between a product and what follows it
+  bool folds_gains = false;     // nor do roundings of matrices and inputs tell a norm's gain from a factor of columns
   int64_t column_multiple = 1;  // to which widths are padded
 };
 
@@ -139,6 +141,7 @@ struct Fusion {
   std::vector<ProductTable> tables;
   std::vector<Composite> composites;
   FusedInput head;                     // what the output head reads
+  std::vector<VectorId> column_gains;  // by MatrixId: of the deferred norm that it reads, or kAbsent
   std::vector<int64_t> slot_widths;    // for all rows, elements
   std::vector<Place> places;           // by ValueId; strides are padded
   std::vector<bool> has_squares;       // by ValueId: deferred norms read the squares of its rows

@@ -236,8 +236,8 @@ ShownValue shown_value(const Network& network, const Fusion& fusion, ValueId val
   const size_t at = network.maker_of(value);
   if (std::holds_alternative<op::Gather>(network.nodes[at].operation)) return {ShownValue::Kind::kGathered, {}, at};
   const auto* norm = std::get_if<op::RmsNorm>(&network.nodes[at].operation);
-  assert(norm && norm->gain == kAbsent);
-  return {ShownValue::Kind::kNormed, {network.nodes[at].inputs[0], true, norm->factor, norm->epsilon}, 0};
+  assert(norm);
+  return {ShownValue::Kind::kNormed, {network.nodes[at].inputs[0], true, norm->factor, norm->epsilon, norm->gain}, 0};
 }
 
 }  // namespace thimble

@@ -244,6 +244,7 @@ struct QkvEpilogue {
     float2 angles[4];  // cosine and sine of a query's or a key's four pairs
     Stored8<T> added;  // the value embedding
   };
+  static constexpr int kRegisterBytes = kPlain ? 224 : 176;  // see gemm_sm90::Ahead
   QkvOperands<T> o;
 
   __device__ Columns columns(int column, bool exists) const {
@@ -386,8 +387,8 @@ struct ActivationEpilogue {
   }
 };
 
-// out = f(gate) * rms(u) c W^T.
-template <typename T, Activation kActivation>
+// out = gate * rms(u) c W^T.
+template <typename T>
 struct GateEpilogue {
   using Columns = Nothing;
   using Row = float;  // the norm
@@ -409,7 +410,7 @@ struct GateEpilogue {
     float x[8];
     fetched.unpack(x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = activated<kActivation>(x[i]) * (v[i] * scale);
+    for (int i = 0; i < 8; ++i) v[i] = x[i] * (v[i] * scale);
     if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
   }
 };

@@ -9,9 +9,10 @@
 //   8 multipliers     two warpgroups that take tiles in turn, so that one multiplies  <- turn
 //                     while the other hands over; accumulators in registers that the  -> its finished tile, in T
 //                     others gave up
-//   3 + 4 finishers   the epilogue of the one group and of the other, row by row      <- tile_full / tile_empty
+//   3 + 4 finishers   the epilogue of three tiles of seven and of the others, row by  <- tile_full / tile_empty
+//                     row
 //
-// Each set of finishers has two tiles' time for one, and asks for rows' inputs ahead.
+// Each set of finishers has two tiles' time for one or less, by its size, and asks for rows' inputs ahead.
 //
 // Tiles are 128 x 128, or 64 x 256 where an epilogue needs so many columns together.
 // In fp16, whose range a product may leave, a row of the finished tile is scaled by a power of two.
@@ -27,7 +28,11 @@ namespace gemm_sm90 {
 
 constexpr int kDepth = 64, kCluster = 2, kGroups = 2;                                      // of warps that multiply
 constexpr int kThreads = 512, kGroupWarps = 4, kFirstFinishers = 3, kSecondFinishers = 4;  // warps
-constexpr int kMostSharedBytes = 227 * 1024, kBarrierBytes = 128;
+constexpr int kSets = 2;                                                                   // of finishers
+
+// The set that finishes a CTA's k-th tile: of seven in a row the first takes three, the second four.
+__host__ __device__ constexpr int set_of(int k) { return k % (kFirstFinishers + kSecondFinishers) % 2 == 0 ? 1 : 0; }
+constexpr int kMostSharedBytes = 227 * 1024, kBarrierBytes = 192;
 
 // Of tiles of kColumns columns, products of T, and an epilogue that keeps kRowBytes for a row.
 template <typename T, int kColumns, int kRowBytes>
@@ -39,9 +44,9 @@ struct Tiling {
   static constexpr int kOtherBytes =  // with alignment
       1024 + kGroups * kTileBytes + kBarrierBytes + kScaleBytes;
   static constexpr int kStages =
-      std::min(5, (kMostSharedBytes - kOtherBytes - 2 * kGroups * kRows * kRowBytes) / (kABytes + kBBytes));
+      std::min(5, (kMostSharedBytes - kOtherBytes - 2 * kSets * kRows * kRowBytes) / (kABytes + kBBytes));
   static constexpr int kSharedBytes = kOtherBytes + kStages * (kABytes + kBBytes);
-  static_assert(kStages >= 3 && 8 * (2 * kStages + 3 * kGroups) <= kBarrierBytes);
+  static_assert(kStages >= 3 && 8 * (2 * kStages + (2 + kSets) * kGroups) <= kBarrierBytes);
   // A warpgroup's accumulators are two of 64 x 128, one below or beside the other.
   static constexpr int kParts = kRows / 64, kPartFragments = kColumns / 8;
 
@@ -77,7 +82,7 @@ struct Plan {
     full = tile + kGroups * Tiles::kTileBytes;
     empty = full + 8 * kStages;
     tile_full = empty + 8 * kStages;
-    tile_empty = tile_full + 8 * kGroups;
+    tile_empty = tile_full + 8 * kGroups * kSets;
     turn = tile_empty + 8 * kGroups;
     row_scales = full + kBarrierBytes;
     steps = divide_up(shape.depth, kDepth);
@@ -90,6 +95,10 @@ struct Plan {
     return (t / column_tiles * kCluster + static_cast<int>(rank)) * kRows;
   }
   __device__ int column_tile(int t) const { return t % column_tiles; }
+  // Of a group's tile for a set: each sees its own in turn, and never waits for a phase that is not the next.
+  __device__ uint32_t full_for(int group, int set) const {
+    return tile_full + 8 * static_cast<uint32_t>(group * kSets + set);
+  }
   // Of a group's finished tile.
   __device__ uint32_t finished_at(int group, int row, int chunk) const {
     return tile + static_cast<uint32_t>(group * Tiles::kTileBytes) + FinishedTile::at(row, chunk);
@@ -164,7 +173,8 @@ __device__ void multiply_tiles(const Plan<Tiles, kColumns>& plan, const Epilogue
   Ring<Tiles::kStages> ring;
   ring.skip(group * plan.steps);
   Ring<1> finished;
-  for (int t = plan.first_tile + group * plan.tile_step; t < plan.tiles; t += kGroups * plan.tile_step) {
+  for (int k = group, t = plan.first_tile + group * plan.tile_step; t < plan.tiles;
+       k += kGroups, t += kGroups * plan.tile_step) {
     FragmentValues<128> acc[2];
     int previous = -1;
     // The other group has seen all its stages full: each stage's last use but this one is past, as parities want it.
@@ -204,71 +214,99 @@ __device__ void multiply_tiles(const Plan<Tiles, kColumns>& plan, const Epilogue
       for (int j = 0; j < Tiles::kPartFragments; j += 2)
         store_fragments<T>(plan.finished_at(group, part * 64 + warp * 16 + lane % 16, j + lane / 16),
                            Tiles::fragment(acc, part, j), Tiles::fragment(acc, part, j + 1));
-    arrive_as_warp(plan.tile_full + 8 * group);
+    arrive_as_warp(plan.full_for(group, set_of(k)));
     finished.advance();
   }
 }
 
-// Every other tile, as one group of multipliers leaves them, by kWarps warps. `row_data`: (2, kRows), for this tile and
-// the next one: a fast warp may begin the next while another still reads.
+// Rows' inputs on their way. A block is one or two rows for each part of a warp that sees a row at a time; what is done
+// with these overlaps. Its inputs are asked for once those of kBlocks before it are used, of a single one just before.
+template <typename Epilogue>
+struct Ahead {
+  using Fetched = typename Epilogue::Fetched;
+  // A lane's registers for inputs and for what an epilogue keeps of its columns; an epilogue may say otherwise.
+  static constexpr int bytes() {
+    if constexpr (requires { Epilogue::kRegisterBytes; }) return Epilogue::kRegisterBytes;
+    return 176;
+  }
+  static constexpr int kRows =
+      (bytes() - static_cast<int>(sizeof(typename Epilogue::Columns))) / static_cast<int>(sizeof(Fetched));
+  static constexpr int kTogether = kRows >= 4 ? 2 : 1;
+  static constexpr int kBlocks = std::is_empty_v<Fetched> ? 1 : std::min(4, kRows / kTogether);
+  static_assert(kBlocks >= 1);
+};
+
+// The tiles of set `set`, as multipliers leave them, by kWarps warps. `row_data`: (2, kRows), for this tile and the
+// next one: a fast warp may begin the next while another still reads.
 template <typename T, int kWarps, typename Tiles, int kColumns, typename Epilogue>
 __device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductShape& shape, const Epilogue& epilogue,
-                             uint32_t rank, typename Epilogue::Row (*row_data)[Tiles::kRows], int group, int finisher) {
+                             uint32_t rank, typename Epilogue::Row (*row_data)[Tiles::kRows], int set, int finisher) {
   constexpr int kRows = Tiles::kRows, kLanes = kColumns / 8, kAtOnce = 32 / kLanes;  // rows that a warp sees at once
   using Fetched = typename Epilogue::Fetched;
-  // Rows whose inputs, of 64 bytes in all, are on their way while those of as many are used.
-  constexpr int kAhead = rows_ahead<Epilogue>(64 + static_cast<int>(sizeof(typename Epilogue::Columns)), 4);
-  constexpr int kBlock = kAhead * kAtOnce;
+  constexpr int kTogether = Ahead<Epilogue>::kTogether, kAhead = Ahead<Epilogue>::kBlocks;
+  constexpr int kBlocks = kRows / (kTogether * kAtOnce);
+  static_assert(kBlocks >= kAhead * kWarps);
   const int lane = static_cast<int>(threadIdx.x) % 32, own = lane / kLanes, chunk = lane % kLanes;
-  Ring<1> finished;
-  Ring<2> ring;  // of row_data
-  for (int t = plan.first_tile + group * plan.tile_step; t < plan.tiles;
-       t += kGroups * plan.tile_step, finished.advance(), ring.advance()) {
+  uint32_t parities = 0;  // bit `group`: of the set's next tile from there
+  Ring<2> ring;           // of row_data
+  for (int k = 0, t = plan.first_tile; t < plan.tiles; ++k, t += plan.tile_step) {
+    if (set_of(k) != set) continue;
+    const int group = k % kGroups;
     const int64_t first_row = plan.first_row(t, rank);
     const int tile = plan.column_tile(t), column = tile * kColumns + chunk * 8;
     auto* rows = row_data[ring.index];
     for (int r = finisher * 32 + lane; r < kRows; r += 32 * kWarps)
       if (first_row + r < shape.rows) rows[r] = epilogue.row(first_row + r);
-    asm volatile("bar.sync %0, %1;\n" ::"r"(1 + group), "n"(32 * kWarps) : "memory");
+    asm volatile("bar.sync %0, %1;\n" ::"r"(1 + set), "n"(32 * kWarps) : "memory");
     const auto columns = epilogue.columns(column, column < shape.columns);
     auto place_of = [&](int r) -> RowPlace {
       return {first_row + r, column, tile, first_row + r < shape.rows && column < shape.columns};
     };
-    Fetched ahead[kAhead];
-    auto fetch = [&](int first) {
+    auto row_of = [&](int block, int i) { return (block * kTogether + i) * kAtOnce + own; };
+    Fetched ahead[kAhead][kTogether];
+    auto fetch = [&](int block, Fetched(&to)[kTogether]) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int r = first + i * kAtOnce + own;
-        ahead[i] = epilogue.fetch(place_of(r), columns, rows[r]);
+      for (int i = 0; i < kTogether; ++i) {
+        const int r = row_of(block, i);
+        to[i] = epilogue.fetch(place_of(r), columns, rows[r]);
       }
     };
-    fetch(finisher * kBlock);
-    wait(plan.tile_full + 8 * group, finished.parity);
+#pragma unroll
+    for (int d = 0; d < kAhead; ++d) fetch(finisher + d * kWarps, ahead[d]);
+    wait(plan.full_for(group, set), parities >> group & 1);
+    parities ^= 1u << group;
 #pragma unroll 1
-    for (int first = finisher * kBlock; first < kRows; first += kWarps * kBlock) {
-      Fetched fetched[kAhead];
+    for (int first = finisher; first < kBlocks; first += kAhead * kWarps) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) fetched[i] = ahead[i];
-      if (first + kWarps * kBlock < kRows) fetch(first + kWarps * kBlock);
+      for (int d = 0; d < kAhead; ++d) {
+        const int block = first + d * kWarps, next = block + kAhead * kWarps;
+        if (block >= kBlocks) break;
+        Fetched fetched[kTogether];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int r = first + i * kAtOnce + own;
-        Stored8<T> product;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-                     : "=r"(product.raw.x), "=r"(product.raw.y), "=r"(product.raw.z), "=r"(product.raw.w)
-                     : "r"(plan.finished_at(group, r, chunk)));
-        float v[8];
-        product.unpack(v);
-        if constexpr (std::is_same_v<T, __half>) {
-          float back;
-          asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(back) : "r"(plan.row_scale_at(group, r)));
+        for (int i = 0; i < kTogether; ++i) fetched[i] = ahead[d][i];
+        if (kAhead == 1 && next < kBlocks) fetch(next, ahead[d]);
 #pragma unroll
-          for (float& value : v) value *= back;
+        for (int i = 0; i < kTogether; ++i) {
+          const int r = row_of(block, i);
+          Stored8<T> product;
+          asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+                       : "=r"(product.raw.x), "=r"(product.raw.y), "=r"(product.raw.z), "=r"(product.raw.w)
+                       : "r"(plan.finished_at(group, r, chunk)));
+          float v[8];
+          product.unpack(v);
+          if constexpr (std::is_same_v<T, __half>) {
+            float back;
+            asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(back) : "r"(plan.row_scale_at(group, r)));
+#pragma unroll
+            for (float& value : v) value *= back;
+          }
+          epilogue.template apply<kLanes>(v, place_of(r), columns, rows[r], fetched[i]);
         }
-        epilogue.template apply<kLanes>(v, place_of(r), columns, rows[r], fetched[i]);
+        if (kAhead > 1 && next < kBlocks) fetch(next, ahead[d]);
       }
     }
-    arrive_as_warp(plan.tile_empty + 8 * group);
+    arrive_as_warps(plan.tile_empty + 8 * group, kFirstFinishers * kSecondFinishers / kWarps);
+    ring.advance();
   }
 }
 
@@ -282,7 +320,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   using Tiles = Tiling<T, kColumns, sizeof(typename Epilogue::Row)>;
   extern __shared__ char shared_memory[];
-  __shared__ typename Epilogue::Row row_data[kGroups][2][Tiles::kRows];
+  __shared__ typename Epilogue::Row row_data[kSets][2][Tiles::kRows];
   Plan<Tiles, kColumns> plan(static_cast<uint32_t>(__cvta_generic_to_shared(shared_memory)), shape);
   uint32_t rank = cluster_rank();
   if (threadIdx.x == 0) {
@@ -291,8 +329,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       initialise_barrier(plan.empty + 8 * stage, kCluster);
     }
     for (int tile = 0; tile < kGroups; ++tile) {
-      initialise_barrier(plan.tile_full + 8 * tile, kGroupWarps);
-      initialise_barrier(plan.tile_empty + 8 * tile, tile == 0 ? kFirstFinishers : kSecondFinishers);
+      for (int set = 0; set < kSets; ++set) initialise_barrier(plan.full_for(tile, set), kGroupWarps);
+      initialise_barrier(plan.tile_empty + 8 * tile, kFirstFinishers * kSecondFinishers);  // a multiple of any set's
       initialise_barrier(plan.turn + 8 * tile, kGroupWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");

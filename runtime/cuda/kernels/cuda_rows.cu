@@ -199,13 +199,14 @@ __global__ void take_last_rows_kernel(const T* in, RowSquares in_squares, int64_
 
 template <typename T>
 __global__ void linear_input_kernel(const T* in, int64_t in_stride, int64_t rows, HeadColumns columns, RowNorm norm,
-                                    T* out, int64_t out_stride) {
+                                    const float* gain, T* out, int64_t out_stride) {
   int64_t row = own_row();
   if (row >= rows) return;
   float factor = norm(row);
   const T* from = in + row * in_stride;
   for (int column = static_cast<int>(threadIdx.x) % 32; column < out_stride; column += 32) {
     float value = column < columns.count() ? factor * to_float(from[columns.place(column)]) : 0.0f;
+    if (gain && column < columns.count()) value *= gain[column];
     out[row * out_stride + column] = from_float<T>(value);
   }
 }
@@ -345,8 +346,9 @@ void launch_take_last_rows(const T* in, const RowSquares& in_squares, int sequen
 
 template <typename T>
 void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
-                         T* out, int64_t out_stride, cudaStream_t stream) {
-  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, columns, norm, out, out_stride);
+                         const float* gain, T* out, int64_t out_stride, cudaStream_t stream) {
+  launch_kernel(linear_input_kernel<T>, row_shape(rows), stream, in, in_stride, rows, columns, norm, gain, out,
+                out_stride);
 }
 
 template <typename T>
@@ -381,8 +383,8 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
   template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                        \
   template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,         \
                                       cudaStream_t);                                                                  \
-  template void launch_linear_input(const T*, int64_t, int64_t, const HeadColumns&, const RowNorm&, T*, int64_t,      \
-                                    cudaStream_t);                                                                    \
+  template void launch_linear_input(const T*, int64_t, int64_t, const HeadColumns&, const RowNorm&, const float*, T*, \
+                                    int64_t, cudaStream_t);                                                           \
   template void launch_stage_nvfp4(const T*, int64_t, int64_t, const HeadColumns&, const RowNorm&, T*, cudaStream_t); \
   template void launch_gather(const GatherOperands<T>&, const CudaTokens&, const RowPositions&, int64_t, cudaStream_t);
 THIMBLE_INSTANTIATE(float)

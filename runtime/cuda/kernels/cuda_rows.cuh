@@ -59,11 +59,11 @@ struct HeadColumns {
   }
 };
 
-// What a linear layer reads, without the heads' padding: row r of out = norm(r) * row r of in. Zeros follow up to
-// out_stride.
+// What a linear layer reads, without the heads' padding: row r of out = norm(r) * gain * row r of in; `gain`, by
+// columns, may be null: 1. Zeros follow up to out_stride.
 template <typename T>
 void launch_linear_input(const T* in, int64_t in_stride, int64_t rows, const HeadColumns& columns, const RowNorm& norm,
-                         T* out, int64_t out_stride, cudaStream_t stream);
+                         const float* gain, T* out, int64_t out_stride, cudaStream_t stream);
 
 // The same where it lies, in NVFP4: norm(r) * row r of in staged with a tensor scale per row (nvfp4.h), and
 // rounded to T. Rows of both are `stride` apart, a multiple of 8, and those of out aligned; out may be in.

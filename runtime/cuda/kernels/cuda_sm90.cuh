@@ -49,10 +49,15 @@ __device__ inline void expect_bytes(uint32_t barrier, int bytes) {
 __device__ inline void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
-// One arrival for all lanes of the warp, after all that they have written.
+// One arrival for all lanes of the warp, after all that they have written; or that of so many warps.
 __device__ inline void arrive_as_warp(uint32_t barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+__device__ inline void arrive_as_warps(uint32_t barrier, int warps) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(warps) : "memory");
 }
 // At a barrier of another CTA of the cluster. Nothing that this thread wrote is released to that CTA: an arrival that
 // releases to a cluster waits for all of the thread's writes to reach the device's memory.

@@ -17,7 +17,7 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
  protected:
   void SetUp() override {
     values_ = naive_values(network_, tensors_, batch_, sample_.context);
-    fusion_ = fuse(network_, {.fuses_products = true, .column_multiple = 8});
+    fusion_ = fuse(network_, {.fuses_products = true, .folds_gains = true, .column_multiple = 8});
   }
 
   const MatrixF64& value(ValueId id) const { return values_[static_cast<size_t>(id)]; }
@@ -44,14 +44,15 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
     if (!input.is_normed) return rows;
     for (int64_t r = 0; r < rows.rows(); ++r)
       norm(rows.row(r), rows.cols(), static_cast<double>(input.factor), static_cast<double>(input.epsilon));
-    return rows;
+    return rows;  // without the norm's gain, which is its readers'
   }
   MatrixF64 product(const MatrixF64& x, MatrixId id, int64_t first_row, int64_t count, VectorId bias) const {
     MatrixF64 y(x.rows(), count);
     for (int64_t r = 0; r < x.rows(); ++r)
       for (int64_t n = 0; n < count; ++n) {
         double sum = bias == kAbsent ? 0 : vector(bias)[static_cast<size_t>(first_row + n)];
-        for (int64_t k = 0; k < x.cols(); ++k) sum += x(r, k) * weight(id, first_row + n, k);
+        const VectorId gain = fusion_.column_gains[static_cast<size_t>(id)];
+        for (int64_t k = 0; k < x.cols(); ++k) sum += x(r, k) * weight(id, first_row + n, k) * at(gain, k);
         y(r, n) = sum;
       }
     return y;
@@ -165,13 +166,23 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
   }
   void check(const fused::LinearActivate& a) const {
     MatrixF64 y = product(input_of(a.input), a.weight, 0, network_.matrix(a.weight).rows, a.bias);
+    if (std::holds_alternative<op::Linear>(network_.nodes[network_.maker_of(a.output)].operation)) {
+      for (const Node& node : network_.nodes) {  // of a LinearGate: activated where the node's own value would be
+        const auto* gate = std::get_if<op::Gate>(&node.operation);
+        if (gate && node.inputs[0] == a.output) EXPECT_EQ(gate->activation, a.activation);
+      }
+      return expect_equal(y, a.output);
+    }
     for (double& value : y.values()) value = naive_activation(a.activation, value);
     expect_equal(y, a.output);
   }
   void check(const fused::LinearGate& g) const {
     MatrixF64 y = product(input_of(g.input), g.weight, 0, network_.matrix(g.weight).rows, kAbsent);
+    const Node& gate = network_.nodes[network_.maker_of(g.output)];
+    EXPECT_EQ(gate.inputs[0], g.gate);
+    const Activation activation = std::get<op::Gate>(gate.operation).activation;
     for (int64_t r = 0; r < y.rows(); ++r)
-      for (int64_t c = 0; c < y.cols(); ++c) y(r, c) *= naive_activation(g.activation, value(g.gate)(r, c));
+      for (int64_t c = 0; c < y.cols(); ++c) y(r, c) *= naive_activation(activation, value(g.gate)(r, c));
     expect_equal(y, g.output);
   }
 

@@ -19,7 +19,7 @@
 namespace thimble::fusion_test {
 namespace {
 
-constexpr FusionOptions kAll{.fuses_products = true, .column_multiple = 8};
+constexpr FusionOptions kAll{.fuses_products = true, .folds_gains = true, .column_multiple = 8};
 constexpr FusionOptions kAttentionOnly{.column_multiple = 4};
 
 constexpr std::string_view kOperationNames[] = {"gather", "linear",    "add",      "rms_norm", "layer_norm",
@@ -151,14 +151,21 @@ TEST(Gpt2Fusion, IsFiveStepsAndTwoNormsALayer) {
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
 }
 
-TEST(LlamaFusion, GatesWhereTheProductIs) {
+TEST(LlamaFusion, IsSixStepsALayer) {
   const Network network = llama_network(small_llama_config("llama"));
   const Fusion fusion = fuse(network, kAll);
   EXPECT_EQ(outline(network, fusion),
             " gather "
-            " rms_norm qa+ rms_norm  linear *+"
-            " rms_norm qa+ rms_norm  linear *+"
-            " rms_norm qa+ rms_norm  linear *+"
+            " rms_norm qa+^*+"
+            "qa+^*+"
+            "qa+^*+"
+            " rms_norm ");
+  const FusionOptions without_gains{.fuses_products = true, .column_multiple = 8};
+  EXPECT_EQ(outline(network, fuse(network, without_gains)),
+            " gather "
+            " rms_norm qa+ rms_norm ^*+"
+            " rms_norm qa+ rms_norm ^*+"
+            " rms_norm qa+ rms_norm ^*+"
             " rms_norm ");
   for (const FusionOptions& options : {kAll, kAttentionOnly})
     for (bool compacts : {false, true}) expect_whole(network, fuse(network, options), compacts);
@@ -176,7 +183,7 @@ TEST(ToyDecoderFusion, FusesWhatItCan) {
   EXPECT_EQ(outline(network, fuse(network, kAll)),
             " gather "
             " rms_norm qa+ rms_norm  linear  linear  gate +"
-            " rms_norm qa+ rms_norm  linear  linear  gate +"
+            "qa+ rms_norm  linear  linear  gate +"
             " rms_norm ");
 }
 
