@@ -100,6 +100,17 @@ std::shared_ptr<const SymmetricMatrix> StoredHessian::load() const {
 void StoredHessian::append_floats(ByteVector& bytes) const {
   const size_t at = bytes.size();
   bytes.resize(at + float_bytes(size()));
+  write_floats(bytes.data() + at);
+}
+
+StoredHessian StoredHessian::rounded() const {
+  const uint64_t bytes = float_bytes(size());
+  const std::shared_ptr<std::byte[]> floats(new std::byte[bytes]);  // whose pages are first touched by all threads
+  write_floats(floats.get());
+  return {HeldBytes{{floats.get(), bytes}, floats}, Layout::kTriangle, size(), token_count_, sequence_count_};
+}
+
+void StoredHessian::write_floats(std::byte* to) const {
   parallel_chunks(size(), kPackedRowsPerTask, [&](int64_t begin, int64_t end) {
     std::vector<double> row(diagonal_.size());
     std::vector<float> rounded(diagonal_.size());
@@ -107,13 +118,23 @@ void StoredHessian::append_floats(ByteVector& bytes) const {
       load_row(i, row);
       const size_t count = static_cast<size_t>(i) + 1, first = count * static_cast<size_t>(i) / 2;
       std::ranges::copy(std::span(row).first(count), rounded.begin());
-      std::memcpy(bytes.data() + at + first * sizeof(float), rounded.data(), count * sizeof(float));
+      std::memcpy(to + first * sizeof(float), rounded.data(), count * sizeof(float));
     }
   });
 }
 
 std::shared_ptr<const StoredHessian> store_in_memory(SymmetricMatrix hessian) {
   return std::make_shared<const StoredHessian>(std::make_shared<const Hessian>(Hessian{std::move(hessian), 0, 0}));
+}
+
+StoredStatistics rounded(StoredStatistics statistics) {
+  std::map<const StoredHessian*, std::shared_ptr<const StoredHessian>> handles;
+  for (auto& [layer, hessian] : statistics.hessians) {
+    auto& handle = handles[hessian.get()];
+    if (!handle) handle = std::make_shared<const StoredHessian>(hessian->rounded());
+    hessian = handle;
+  }
+  return statistics;
 }
 
 StoredHessians store_in_memory(const HessianSet& hessians) {

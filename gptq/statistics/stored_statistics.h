@@ -56,9 +56,13 @@ class StoredHessian {
   void load_row(int64_t i, std::span<double> row) const;
   // The packed lower triangle, rounded to float32.
   void append_floats(ByteVector& bytes) const;
+  // The same in memory of its own.
+  StoredHessian rounded() const;
   static uint64_t float_bytes(int64_t size) { return static_cast<uint64_t>(size) * (size + 1) / 2 * sizeof(float); }
 
  private:
+  void write_floats(std::byte* to) const;
+
   std::shared_ptr<const Hessian> hessian_;  // or null:
   std::optional<DeviceValues> on_device_;   // or none:
   HeldBytes floats_;
@@ -84,5 +88,9 @@ StoredHessians store_in_memory(const HessianSet& hessians);
 inline StoredStatistics store_in_memory(CalibrationStatistics statistics) {
   return {store_in_memory(statistics.hessians), std::move(statistics.loss)};
 }
+
+// With Hessians as they are packed, rounded to float32, in memory. Each goes once the last of its layers has the new
+// one.
+StoredStatistics rounded(StoredStatistics statistics);
 
 }  // namespace thimble

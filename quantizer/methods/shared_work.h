@@ -46,8 +46,8 @@ class SharedWork {
   template <typename T>
   T result(const PieceName& name, const std::function<T()>& compute) const;
 
-  // The same for results that hold Hessians: with `in_memory` in memory, else in a file, the piece itself where it is
-  // kept. A NoRoomError where the disk has no room for that.
+  // The same for results that hold Hessians, which rounded() leaves as pack() does: with `in_memory` in memory, else in
+  // a file, the piece itself where it is kept. A NoRoomError where the disk has no room for that.
   template <typename T>
   T stored(const PieceName& name, bool in_memory, const std::function<T()>& compute) const;
 
@@ -118,6 +118,7 @@ template <typename T>
 T SharedWork::stored(const PieceName& name, bool in_memory, const std::function<T()>& compute) const {
   if (const HeldBytes found = find_stored(name, in_memory); !found.bytes.empty())
     if (std::optional<T> value = unpacked<T>(found)) return std::move(*value);
+  if (in_memory && !work_.keeps()) return rounded(compute());
   const size_t uses = work_.uses();
   ByteVector bytes = pack(compute());
   if (work_.keeps() && work_.save(name, bytes)) work_.forget_since(uses, name);

@@ -12,7 +12,7 @@
 //   3 + 4 finishers   the epilogue of three tiles of seven and of the others, row by  <- tile_full / tile_empty
 //                     row
 //
-// Each set of finishers has two tiles' time for one or less, by its size, and asks for rows' inputs ahead.
+// Each set of finishers has about two tiles' time for one, by its size, and asks for rows' inputs ahead.
 //
 // Tiles are 128 x 128, or 64 x 256 where an epilogue needs so many columns together.
 // In fp16, whose range a product may leave, a row of the finished tile is scaled by a power of two.
@@ -30,8 +30,14 @@ constexpr int kDepth = 64, kCluster = 2, kGroups = 2;                           
 constexpr int kThreads = 512, kGroupWarps = 4, kFirstFinishers = 3, kSecondFinishers = 4;  // warps
 constexpr int kSets = 2;                                                                   // of finishers
 
-// The set that finishes a CTA's k-th tile: of seven in a row the first takes three, the second four.
-__host__ __device__ constexpr int set_of(int k) { return k % (kFirstFinishers + kSecondFinishers) % 2 == 0 ? 1 : 0; }
+// The set that finishes a CTA's k-th tile: of seven in a row the first takes three, the second four. Where beginning a
+// tile takes long, for it reads much of its columns, sets take turns: the second would begin four times in the time of
+// three and a half.
+template <typename Epilogue>
+__host__ __device__ constexpr int set_of(int k) {
+  if (sizeof(typename Epilogue::Columns) > 64) return k % 2;
+  return k % (kFirstFinishers + kSecondFinishers) % 2 == 0 ? 1 : 0;
+}
 constexpr int kMostSharedBytes = 227 * 1024, kBarrierBytes = 192;
 
 // Of tiles of kColumns columns, products of T, and an epilogue that keeps kRowBytes for a row.
@@ -214,7 +220,7 @@ __device__ void multiply_tiles(const Plan<Tiles, kColumns>& plan, const Epilogue
       for (int j = 0; j < Tiles::kPartFragments; j += 2)
         store_fragments<T>(plan.finished_at(group, part * 64 + warp * 16 + lane % 16, j + lane / 16),
                            Tiles::fragment(acc, part, j), Tiles::fragment(acc, part, j + 1));
-    arrive_as_warp(plan.full_for(group, set_of(k)));
+    arrive_as_warp(plan.full_for(group, set_of<Epilogue>(k)));
     finished.advance();
   }
 }
@@ -250,15 +256,15 @@ __device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductSha
   uint32_t parities = 0;  // bit `group`: of the set's next tile from there
   Ring<2> ring;           // of row_data
   for (int k = 0, t = plan.first_tile; t < plan.tiles; ++k, t += plan.tile_step) {
-    if (set_of(k) != set) continue;
+    if (set_of<Epilogue>(k) != set) continue;
     const int group = k % kGroups;
     const int64_t first_row = plan.first_row(t, rank);
     const int tile = plan.column_tile(t), column = tile * kColumns + chunk * 8;
+    const auto columns = epilogue.columns(column, column < shape.columns);
     auto* rows = row_data[ring.index];
     for (int r = finisher * 32 + lane; r < kRows; r += 32 * kWarps)
       if (first_row + r < shape.rows) rows[r] = epilogue.row(first_row + r);
     asm volatile("bar.sync %0, %1;\n" ::"r"(1 + set), "n"(32 * kWarps) : "memory");
-    const auto columns = epilogue.columns(column, column < shape.columns);
     auto place_of = [&](int r) -> RowPlace {
       return {first_row + r, column, tile, first_row + r < shape.rows && column < shape.columns};
     };

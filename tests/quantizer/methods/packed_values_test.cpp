@@ -142,6 +142,23 @@ TEST(PackedValues, HashesAreThoseOfTheBytes) {
   EXPECT_EQ(hash_of(stored), xxh3(pack(stored)));
 }
 
+TEST(PackedValues, HessiansAreRoundedAlikeWithoutBeingPacked) {
+  const StoredStatistics stored = store_in_memory(statistics()),
+                         expected = unpack<StoredStatistics>({pack(stored), {}});
+  const StoredStatistics found = rounded(stored);
+  ASSERT_EQ(found.hessians.size(), expected.hessians.size());
+  for (const auto& [layer, hessian] : found.hessians) {
+    EXPECT_TRUE(hessian->values().is_float32);
+    EXPECT_EQ(*hessian->load(), *expected.hessians.at(layer)->load());
+    EXPECT_EQ(hessian->diagonal(), expected.hessians.at(layer)->diagonal());
+    EXPECT_EQ(hessian->token_count(), expected.hessians.at(layer)->token_count());
+    EXPECT_EQ(hessian->sequence_count(), expected.hessians.at(layer)->sequence_count());
+    for (const auto& [other, own] : found.hessians)
+      EXPECT_EQ(own == hessian, stored.hessians.at(other) == stored.hessians.at(layer)) << layer << " " << other;
+  }
+  EXPECT_EQ(pack(found.loss), pack(stored.loss));
+}
+
 TEST(PackedValues, WhatNoValueHasIsRefused) {
   ByteVector bytes = pack(SymmetricMatrix(3));
   bytes[0] = std::byte{2};  // rows, for six values

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cmath>
+#include <iterator>
 
+#include "runtime/base/parallel.h"
 #include "runtime/families/llama/llama_family.h"
 #include "runtime/ops/weights.h"
 #include "tests/runtime/ops/random_tokens.h"
@@ -43,10 +45,15 @@ inline WeightRange llama_weight_range(const LlamaConfig& config, const std::stri
 }
 
 inline OwnedTensors random_llama_tensors(const LlamaConfig& config, uint64_t seed = 1, DType dtype = DType::kF32) {
+  const auto shapes = llama_tensor_shapes(config);
   OwnedTensors tensors;
-  uint64_t stream = 0;
-  for (const auto& [name, shape] : llama_tensor_shapes(config))
-    tensors[name] = random_tensor(llama_weight_range(config, name, shape), shape, dtype, seed, stream++);
+  for (const auto& [name, shape] : shapes) tensors[name];
+  // Each from a stream of its own: a benchmark's shape has a billion weights.
+  parallel_for(std::ssize(shapes), [&](int64_t stream) {
+    const auto& [name, shape] = *std::next(shapes.begin(), stream);
+    tensors.at(name) =
+        random_tensor(llama_weight_range(config, name, shape), shape, dtype, seed, static_cast<uint64_t>(stream));
+  });
   return tensors;
 }
 
