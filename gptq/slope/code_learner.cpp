@@ -6,6 +6,7 @@
 #include <numbers>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "gptq/slope/adam.h"
 #include "gptq/slope/rate_model.h"
@@ -91,15 +92,19 @@ LevelScales fit_level_scales(ConstMatrixView levels) {
 }
 
 CodeLearner::CodeLearner(const QuantizedModel& model, const std::set<std::string>& matrices) {
-  for (const QuantizedTensor& tensor : model.tensors) {
-    const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
-    if (!codes || codes->codes.is_zero() || !matrices.contains(tensor.name)) continue;
-    std::vector<float> levels = dequantize(with_unit_steps(tensor));
-    LevelScales scales =
-        fit_level_scales({levels.data(), std::ssize(codes->row_steps), std::ssize(codes->column_steps)});
-    const std::vector<float> zeros(levels.size());
-    latents_[tensor.name] = {std::move(levels), zeros, std::move(scales)};
-  }
+  std::vector<std::pair<const QuantizedTensor*, Latents*>> wanted;
+  for (const QuantizedTensor& tensor : model.tensors)
+    if (const auto* codes = std::get_if<SteppedCodes>(&tensor.data);
+        codes && !codes->codes.is_zero() && matrices.contains(tensor.name))
+      wanted.emplace_back(&tensor, &latents_[tensor.name]);
+  parallel_for(std::ssize(wanted), [&](int64_t i) {
+    const auto& [tensor, latents] = wanted[static_cast<size_t>(i)];
+    const auto& codes = std::get<SteppedCodes>(tensor->data);
+    latents->levels = dequantize(with_unit_steps(*tensor));
+    latents->second.resize(latents->levels.size());
+    latents->scales =
+        fit_level_scales({latents->levels.data(), std::ssize(codes.row_steps), std::ssize(codes.column_steps)});
+  });
 }
 
 std::vector<std::string> CodeLearner::matrices() const {
