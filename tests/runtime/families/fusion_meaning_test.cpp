@@ -169,7 +169,9 @@ class FusionMeaning : public ::testing::TestWithParam<NetworkRecipe> {
     if (std::holds_alternative<op::Linear>(network_.nodes[network_.maker_of(a.output)].operation)) {
       for (const Node& node : network_.nodes) {  // of a LinearGate: activated where the node's own value would be
         const auto* gate = std::get_if<op::Gate>(&node.operation);
-        if (gate && node.inputs[0] == a.output) EXPECT_EQ(gate->activation, a.activation);
+        if (gate && node.inputs[0] == a.output) {
+          EXPECT_EQ(gate->activation, a.activation);
+        }
       }
       return expect_equal(y, a.output);
     }
