@@ -344,7 +344,7 @@ class Fuser {
     if (!at || !is_used_once(linear.weight) || linear.bias != kAbsent || is_covered_[*at]) return false;
     const auto* gate = std::get_if<op::Gate>(&node(*at).operation);
     const ValueId gating = node(*at).inputs[0];
-    if (!gate || node(*at).inputs[1] != node(i).output || made_by<op::Columns>(gating)) return false;
+    if (!gate || node(*at).inputs[1] != node(i).output) return false;
     const size_t gating_at = makers_[index(gating)];
     const auto* own = made_by<op::Linear>(gating);
     if (!own || gating_at >= i || is_covered_[gating_at] || !is_used_once(own->weight) || !only_reader(gating))
