@@ -3,6 +3,7 @@
 
 #include "gptq/factor/f64_tile.cuh"
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 

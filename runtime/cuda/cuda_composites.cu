@@ -40,6 +40,14 @@ typename CudaPass<T>::ProductInput CudaPass<T>::product_input(const T* data, int
 }
 
 template <typename T>
+typename CudaPass<T>::Product CudaPass<T>::product(const FusedInput& input, MatrixId weight) {
+  const CudaMatrix<T>& matrix = weights_.matrix(weight);
+  const ProductInput read = product_input(data(input.value), rows_.count, input);
+  return {{read.data, place(input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
+          read.norm};
+}
+
+template <typename T>
 void CudaPass<T>::run(size_t, const fused::Single& work) {
   const Node& node = network_.nodes[work.node];
   if (std::holds_alternative<op::Columns>(node.operation)) return;
@@ -209,12 +217,9 @@ void CudaPass<T>::place_heads(const fused::Attend& work, T* query) {
 
 template <typename T>
 void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
-  const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
   T* u = data(work.output);
   assert(data(work.residual) == u);
-  const ProductInput input = product_input(data(work.input), rows_.count, {work.input});
-  const GemmOperands<T> operands{input.data,    place(work.input).stride, matrix.data.data(), rows_.count, matrix.rows,
-                                 matrix.columns};
+  const GemmOperands<T> operands = product({work.input}, work.weight).operands;
   const int64_t stride = place(work.output).stride;
   if (work.mix_first == kAbsent)
     return runner_.products().add(operands, u, stride, weights_.sum_scale(composite), weights_.vector(work.bias),
@@ -240,20 +245,16 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
 
 template <typename T>
 void CudaPass<T>::run(size_t, const fused::LinearActivate& work) {
-  const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
-  const ProductInput input = product_input(data(work.input.value), rows_.count, work.input);
-  runner_.products().activate(
-      {input.data, place(work.input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
-      input.norm, work.activation, weights_.vector(work.bias), data(work.output), place(work.output).stride, stream_);
+  const auto [operands, norm] = product(work.input, work.weight);
+  runner_.products().activate(operands, norm, work.activation, weights_.vector(work.bias), data(work.output),
+                              place(work.output).stride, stream_);
 }
 
 template <typename T>
 void CudaPass<T>::run(size_t, const fused::LinearGate& work) {
-  const CudaMatrix<T>& matrix = weights_.matrix(work.weight);
-  const ProductInput input = product_input(data(work.input.value), rows_.count, work.input);
-  runner_.products().gate(
-      {input.data, place(work.input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
-      input.norm, data(work.gate), place(work.gate).stride, data(work.output), place(work.output).stride, stream_);
+  const auto [operands, norm] = product(work.input, work.weight);
+  runner_.products().gate(operands, norm, data(work.gate), place(work.gate).stride, data(work.output),
+                          place(work.output).stride, stream_);
 }
 
 #define THIMBLE_INSTANTIATE(T)                                          \

@@ -158,7 +158,7 @@ void CudaPass<T>::show(const LinearInput& input, CudaInputObserver<T>& observer)
 
 // What the head multiplies: in place, or a copy of the needed rows.
 template <typename T>
-typename CudaPass<T>::HeadInput CudaPass<T>::head_input(cudaStream_t stream) const {
+typename CudaPass<T>::Product CudaPass<T>::head_input(cudaStream_t stream) const {
   assert(next_ == fusion_.composites.size() && static_cast<int64_t>(batch_.sequences) * batch_.needed <= shape_.needed);
   const CudaMatrix<T>& head = weights_.matrix(network_.head.weight);
   const FusedInput& input = fusion_.head;
@@ -193,7 +193,7 @@ void CudaPass<T>::with_logit_rule(const RowNorm& norm, const Launch& launch) con
 
 template <typename T>
 void CudaPass<T>::loss(const Token* targets, float* nll, cudaStream_t stream) {
-  const HeadInput head = head_input(stream);
+  const Product head = head_input(stream);
   with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {
     const LossEpilogue<kRounds> epilogue{rule,
                                          targets,
@@ -214,7 +214,7 @@ void CudaPass<T>::logits(float* out, cudaStream_t stream) {
 
 template <typename T>
 void CudaPass<T>::logits(int64_t first, int64_t rows, float* out, cudaStream_t stream) {
-  HeadInput head = head_input(stream);
+  Product head = head_input(stream);
   head.operands.a += first * head.operands.a_stride;
   head.operands.rows = rows;
   with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {

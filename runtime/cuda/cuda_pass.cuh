@@ -81,11 +81,13 @@ class CudaPass {
     RowNorm norm;
   };
   ProductInput product_input(const T* data, int64_t rows, const FusedInput& input);
-  struct HeadInput {
+  struct Product {
     GemmOperands<T> operands;
     RowNorm norm;
   };
-  HeadInput head_input(cudaStream_t stream) const;
+  // Of all rows.
+  Product product(const FusedInput& input, MatrixId weight);
+  Product head_input(cudaStream_t stream) const;
   // Of `rows` needed rows from `first` on.
   void logits(int64_t first, int64_t rows, float* out, cudaStream_t stream);
   template <typename Launch>
