@@ -363,15 +363,29 @@ HessianSet CudaHessianCollector::finish() && { return mean_hessians(std::move(*t
 void CudaHessianCollector::merge(CudaHessianCollector&& later) {
   DeviceScope device(device_);
   CudaStream stream;
+  auto bring = [&]<typename T>(DeviceArray<T>& array) {
+    DeviceArray<T> here(array.count(), "Hessians");
+    copy_between_devices(here.data(), device_, array.data(), later.device_, array.bytes(), stream);
+    stream.wait();
+    array = std::move(here);
+  };
   if (later.inputs_.size() != inputs_.size())
     throw Error(ExitCode::kInternal, "the parts of a calibration set have different layers");
   for (auto& [first_layer, input] : inputs_) {
     Input& added = later.inputs_.at(first_layer);
     if (added.layers != input.layers || added.columns != input.columns)
       throw Error(ExitCode::kInternal, "layer '" + first_layer + "': the parts of a Hessian have different inputs");
+    if (later.device_ != device_) {
+      bring(added.sum);
+      bring(added.first_bad);
+    }
     launch_kernel(add_sums_kernel, {static_cast<unsigned>(divide_up(input.sum.count(), kThreads)), kThreads}, stream,
                   added.sum.data(), added.first_bad.data(), input.sum.count(), input.sum.data(),
                   input.first_bad.data());
+    if (later.device_ != device_) {
+      stream.wait();
+      added.sum = {};  // one at a time is here
+    }
     input.sequence_count += added.sequence_count;
     input.token_count += added.token_count;
   }

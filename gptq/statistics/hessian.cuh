@@ -45,8 +45,8 @@ class CudaHessianCollector {
   void add(std::span<const std::string> layers, const T* x, int64_t stride, int64_t sequences, int64_t tokens,
            int64_t columns, cudaStream_t stream);
 
-  // Adds the sums of sequences that come after this collector's, from one on the same device. Both keep their sums
-  // only: all that was enqueued must have run, and nothing more may be added.
+  // Adds the sums of sequences that come after this collector's, from one on this or another device. Both keep their
+  // sums only: all that was enqueued must have run, and nothing more may be added.
   void merge(CudaHessianCollector&& later);
   // Frees what only adding needs.
   void free_workspace() { workspace_ = DeviceArray<float>(); }

@@ -193,8 +193,10 @@ CudaPassPlan plan_loss_statistics(const std::shared_ptr<const Network>& network,
   });
 }
 
+void merge(CudaHessianCollector& left, CudaHessianCollector&& right) { left.merge(std::move(right)); }
+
 // The devices' sums of their nodes.
-using NodeSums = std::vector<std::pair<Share, std::vector<SharedHessian>>>;
+using NodeSums = std::vector<std::pair<Share, CudaHessianCollector>>;
 
 // Those of one device, which is the current one.
 template <typename T>
@@ -202,7 +204,7 @@ NodeSums sums_of_nodes(const Weights& weights, const Device& device, const Token
                        std::span<const LinearInput> inputs, std::span<const Share> nodes, const CudaPlace& place,
                        Progress& progress) {
   const int64_t most = std::min(most_sequences(sequences), cuda_windows_per_batch(place.ordinal, sequences.length));
-  const int64_t live = live_sums(nodes.back().end - nodes.front().begin);
+  const int64_t live = live_sums(nodes);
   const int64_t planned =
       plan_hessians(weights.network, device.numerics, sequences.length, inputs, most, live, usable_memory(place)).batch;
   std::set<std::string> first_layers;
@@ -216,12 +218,9 @@ NodeSums sums_of_nodes(const Weights& weights, const Device& device, const Token
         return hessians_of(pass, first_layers, sequences, part);
       });
   NodeSums sums;
-  for (Share node : nodes) {
-    CudaHessianCollector sum = sum_of_node(
-        node, [&](size_t part) { return collect(part); },
-        [](CudaHessianCollector& left, CudaHessianCollector&& right) { left.merge(std::move(right)); });
-    sums.emplace_back(node, std::move(sum).finish_sums());
-  }
+  for (Share node : nodes)
+    sums.emplace_back(node, sum_of_node(
+                                node, [&](size_t part) { return collect(part); }, merge));
   return sums;
 }
 
@@ -325,10 +324,7 @@ HessianSet collect_hessians_cuda(const std::shared_ptr<const Weights>& weights, 
   });
   NodeSums all;
   for (NodeSums& of_device : sums) std::ranges::move(of_device, std::back_inserter(all));
-  auto add = [](std::vector<SharedHessian>& left, const std::vector<SharedHessian>& right) {
-    for (size_t i = 0; i < left.size(); ++i) add_hessian(left[i].hessian, right.at(i).hessian, 1);
-  };
-  HessianSet hessians = mean_hessians(join_nodes({0, parts}, all, add));
+  HessianSet hessians = join_nodes({0, parts}, all, merge).finish();
   progress.end();
   return hessians;
 }

@@ -101,9 +101,18 @@ Sum join_nodes(Share node, std::vector<std::pair<Share, Sum>>& sums, const Add& 
 
 // Sums that sum_of_node() holds at once: one for each level of the tree.
 inline int64_t live_sums(size_t parts) { return parts == 0 ? 0 : static_cast<int64_t>(std::bit_width(parts)); }
-// On the device of `devices` with most parts.
+// The same of a device that sums nodes one after the other and keeps them.
+inline int64_t live_sums(std::span<const Share> nodes) {
+  int64_t most = 0;
+  for (size_t i = 0; i < nodes.size(); ++i) most = std::max(most, static_cast<int64_t>(i) + live_sums(nodes[i].size()));
+  return most;
+}
+// On the device of `devices` with most of them.
 inline int64_t most_live_sums(size_t parts, size_t devices) {
-  return live_sums(std::max<size_t>(1, share_of(parts, devices - 1, devices).size()));
+  int64_t most = 1;
+  for (size_t device = 0; device < devices; ++device)
+    most = std::max(most, live_sums(nodes_of_device(parts, device, devices)));
+  return most;
 }
 
 // On CUDA devices; a build without CUDA answers with a DeviceError. Both run every sequence, less its last token,
