@@ -64,7 +64,10 @@ class HostLatentMover final : public LatentMover {
     for (const QuantizedTensor* tensor : learner_.find_paths(0, student_))
       pass_.set_matrix(tensor->name, stored_matrix(*tensor));
   }
-  void step(const CodeLearnerOptions& options) override { learner_.step(pass_.matrix_gradients(), student_, options); }
+  void step(const CodeLearnerOptions& options, const std::function<void()>& meanwhile) override {
+    meanwhile();
+    learner_.step(pass_.matrix_gradients(), student_, options);
+  }
   void store() override {}
   void keep() override { kept_ = learner_.at_rest(); }
   void store_kept(CodeLearner& to) override {
@@ -132,7 +135,12 @@ std::vector<const QuantizedTensor*> CodeLearner::find_paths(double rate_weight, 
 
 CodeLearner CodeLearner::at_rest() const {
   CodeLearner copy;
-  for (const auto& [name, latents] : latents_) copy.latents_[name].levels = latents.levels;
+  std::vector<std::pair<const Latents*, Latents*>> pairs;
+  for (const auto& [name, latents] : latents_) pairs.emplace_back(&latents, &copy.latents_[name]);
+  parallel_for(std::ssize(pairs), [&](int64_t i) {
+    const auto& [from, to] = pairs[static_cast<size_t>(i)];
+    to->levels = from->levels;
+  });
   return copy;
 }
 

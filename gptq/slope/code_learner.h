@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -109,8 +110,9 @@ class LatentMover {
   virtual ~LatentMover() = default;
   // Gives the student the matrices of the latents' paths.
   virtual void find_paths() = 0;
-  // CodeLearner::step() with what DivergencePass::gradients() has summed last.
-  virtual void step(const CodeLearnerOptions& options) = 0;
+  // CodeLearner::step() with what DivergencePass::gradients() has summed last. Calls `meanwhile` once, which leaves
+  // the pass and the learner alone: on a device while that moves the latents.
+  virtual void step(const CodeLearnerOptions& options, const std::function<void()>& meanwhile) = 0;
   // Brings the latents back to the learner.
   virtual void store() = 0;
   // Keeps a copy of the latents, instead of the one before.

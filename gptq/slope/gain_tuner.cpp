@@ -25,7 +25,7 @@ TunedTensor untuned(std::vector<double> values, double rate) {
 }
 
 // Step number `step`, from 1.
-void move(const std::vector<double>& gradient, int64_t step, double share_of_rate, TunedTensor& tensor) {
+void step_tensor(const std::vector<double>& gradient, int64_t step, double share_of_rate, TunedTensor& tensor) {
   adam_step(
       {step, share_of_rate * tensor.rate, kQuietGains}, [&](size_t i) { return gradient[i]; }, std::span(tensor.values),
       std::span(tensor.first), std::span(tensor.second));
@@ -59,18 +59,21 @@ GainTuner::GainTuner(const GainTunerInput& input, const GainTunerOptions& option
   }
 }
 
-void GainTuner::step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-                     bool sums_matrices) {
-  const int64_t count = std::min(options.batch, input.sequences - next_sequence_);
+GainGradients GainTuner::gradients(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
+                                   bool sums_matrices) const {
   pass.set(gains());
-  GainGradients gradients = pass.gradients(next_sequence_, count, sums_matrices);
-  divide(gradients, static_cast<double>(count * input.positions));
+  return pass.gradients(next_sequence_, batch(input, options), sums_matrices);
+}
+
+void GainTuner::move(GainGradients sums, const GainTunerInput& input, const GainTunerOptions& options) {
+  const int64_t count = batch(input, options);
+  divide(sums, static_cast<double>(count * input.positions));
   const double progress_share = static_cast<double>(steps_done_) / static_cast<double>(options.steps);
   const double share_of_rate = (1 + std::cos(std::numbers::pi * progress_share)) / 2;
   ++steps_done_;
-  for (auto& [name, tensor] : rows_) move(gradients.rows.at(name), steps_done_, share_of_rate, tensor);
-  for (auto& [name, tensor] : small_) move(gradients.small.at(name), steps_done_, share_of_rate, tensor);
-  if (input.tune_head) move({gradients.head}, steps_done_, share_of_rate, head_);
+  for (auto& [name, tensor] : rows_) step_tensor(sums.rows.at(name), steps_done_, share_of_rate, tensor);
+  for (auto& [name, tensor] : small_) step_tensor(sums.small.at(name), steps_done_, share_of_rate, tensor);
+  if (input.tune_head) step_tensor({sums.head}, steps_done_, share_of_rate, head_);
   next_sequence_ = next_sequence_ + count < input.sequences ? next_sequence_ + count : 0;
 }
 

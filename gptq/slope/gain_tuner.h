@@ -7,6 +7,7 @@
 // stands between two steps can be kept and gone on from.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -48,10 +49,14 @@ class GainTuner {
   GainTuner(const GainTunerInput& input, const GainTunerOptions& options);
 
   int64_t steps_done() const { return steps_done_; }
-  // The next of options.steps steps. `sums_matrices`: the pass also sums gradients by matrices, of the student that the
-  // step begins with.
-  void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
-            bool sums_matrices = false);
+  // The next of options.steps steps.
+  void step(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options) {
+    move(gradients(pass, input, options), input, options);
+  }
+  // Its halves: sets the pass to the gains as they are and sums, with `sums_matrices` also by matrices; then moves.
+  GainGradients gradients(DivergencePass& pass, const GainTunerInput& input, const GainTunerOptions& options,
+                          bool sums_matrices = false) const;
+  void move(GainGradients sums, const GainTunerInput& input, const GainTunerOptions& options);
   Gains gains() const;
 
   // What it consists of, for who keeps it between two steps.
@@ -60,6 +65,11 @@ class GainTuner {
   }
 
  private:
+  // Sequences of the next step.
+  int64_t batch(const GainTunerInput& input, const GainTunerOptions& options) const {
+    return std::min(options.batch, input.sequences - next_sequence_);
+  }
+
   int64_t steps_done_ = 0, next_sequence_ = 0;
   std::map<std::string, TunedTensor> rows_, small_;
   TunedTensor head_;

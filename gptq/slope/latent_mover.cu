@@ -154,17 +154,18 @@ class CudaLatentMover final : public LatentMover {
     memory_->stream.wait();
   }
 
-  void step(const CodeLearnerOptions& options) override {
+  void step(const CodeLearnerOptions& options, const std::function<void()>& meanwhile) override {
     DeviceScope scope(on_device_.ordinal());
     const AdamStep step = learner_.begin_step(options);
     const auto second_scale = static_cast<float>(1 / (1 - std::pow(0.95, static_cast<double>(step.number))));
     const Moves moves{static_cast<float>(step.rate), second_scale, static_cast<float>(step.quiet_share),
                       static_cast<float>(options.bit_price)};
-    if (matrices() == 0) return;
+    if (matrices() == 0) return meanwhile();
     upload([&](const std::string& name, MovedMatrix& view) { view.gradient = on_device_.gradient(name); });
     const LaunchShape shape{dim3(kMomentCtas, static_cast<unsigned>(matrices())), kMoverThreads};
     launch_kernel(moments_kernel, shape, memory_->stream, memory_->views.data(), moves.bit_price, memory_->sums.data());
     launch_kernel(move_kernel, shape, memory_->stream, memory_->views.data(), memory_->sums.data(), moves);
+    meanwhile();
     memory_->stream.wait();
   }
 

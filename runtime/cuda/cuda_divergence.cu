@@ -151,30 +151,30 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
 
   MatrixGradients& matrix_gradients() override {
     DeviceScope scope(ordinal_);
-    memory_->gradients->read(on_host_, CudaStream());
+    memory_->gradients->read(on_host_, memory_->stream);
     return on_host_;
   }
   void add_part(bool begins) override {
     DeviceScope scope(ordinal_);
-    memory_->gradients->add_part(begins, CudaStream());
+    memory_->gradients->add_part(begins, memory_->stream);
   }
   void add_part_of(DevicePass& other, bool begins) override {
     const auto& from = static_cast<const CudaDivergence&>(other);
     DeviceScope scope(ordinal_);
-    memory_->gradients->add_part_of(*from.memory_->gradients, from.ordinal_, ordinal_, begins, CudaStream());
+    memory_->gradients->add_part_of(*from.memory_->gradients, from.ordinal_, ordinal_, begins, memory_->stream);
   }
   void add_matrix(const std::string& name, ConstMatrixView values, bool begins) override {
     DeviceScope scope(ordinal_);
-    memory_->gradients->add_matrix(network_->id_of(name), values, begins, CudaStream());
+    memory_->gradients->add_matrix(network_->id_of(name), values, begins, memory_->stream);
   }
   ConstMatrixView part(const std::string& name, Matrix& buffer) override {
     DeviceScope scope(ordinal_);
-    memory_->gradients->read_part(network_->id_of(name), buffer, CudaStream());
+    memory_->gradients->read_part(network_->id_of(name), buffer, memory_->stream);
     return buffer;
   }
   void give_changes_to(std::span<DevicePass* const> others) override {
     DeviceScope scope(ordinal_);
-    CudaStream stream;
+    CudaStream& stream = memory_->stream;
     for (DevicePass* other : others) {
       CudaStudent& student = *other->on_device();
       for (MatrixId id : changed_) {
@@ -198,7 +198,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   TemperatureSlope temperature_slope(int64_t first, int64_t count, double temperature) override {
     keep_teacher(first, count);
     DeviceScope scope(ordinal_);
-    CudaStream stream;
+    CudaStream& stream = memory_->stream;
     TemperatureSlope sums;
     for (int64_t s = first; s < first + count; ++s) {
       upload_next(s, {1, positions()});
@@ -243,6 +243,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     std::optional<CudaMatrixGradients> gradients;
     std::unique_ptr<CudaGradientPass<T>> pass;
     std::optional<CudaGainObserver<T>> observer;  // of the pass
+    CudaStream stream;                            // of what no pass does
   };
 
   using RowGains = std::map<MatrixId, std::vector<float>>;  // empty: all 1
@@ -264,7 +265,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
     std::vector<float> all;
     for (const auto& [id, gains] : wanted) all.insert(all.end(), gains.begin(), gains.end());
     memory_->gains.copy(all);
-    CudaStream stream;
+    CudaStream& stream = memory_->stream;
     const float* at = memory_->gains.data();
     for (auto& [id, gains] : wanted) {
       const CudaMatrix<float>& from = memory_->base.matrix(id);

@@ -172,8 +172,7 @@ void CudaGradientPass<T>::forward(std::span<const Token> tokens, int64_t stride,
     tokens_.previous.insert(tokens_.previous.end(), window.previous.begin(), window.previous.end());
   }
   check_cuda(cudaMemcpyAsync(device_tokens_.data(), tokens_.tokens.data(), tokens_.tokens.size() * sizeof(Token),
-                             cudaMemcpyHostToDevice, stream_));
-  stream_.wait();  // the list may change after this
+                             cudaMemcpyHostToDevice, stream_));  // staged: pageable memory may change after this
   for (const Instruction& instruction : plan_.forward) run(instruction);
 }
 

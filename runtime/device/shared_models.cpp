@@ -176,6 +176,7 @@ class SharedDivergencePass final : public DivergencePass {
   GainGradients gradients(int64_t first, int64_t count, bool sums_matrices) override {
     const auto sequences = static_cast<size_t>(count), cuts = static_cast<size_t>(std::min(count, kMostGradientParts));
     std::vector<double> flat;
+    flat.reserve(cuts * values_of_one());
     for (size_t round = 0; round < cuts; round += workers_.all()) {
       const size_t turns = std::min(workers_.all(), cuts - round);
       std::vector<GainGradients> mine(turns > workers_.first() ? std::min(team_.size(), turns - workers_.first()) : 0);

@@ -1,17 +1,16 @@
 // token_batch.cpp: see token_batch.h.
 #include "runtime/ops/token_batch.h"
 
+#include <algorithm>
+
 namespace thimble {
 
 TokenBatch window_batch(std::span<const Token> tokens) {
   TokenBatch batch;
   batch.shape = {1, static_cast<int64_t>(tokens.size()), 0};
-  Token previous = TokenBatch::kNoToken;
-  for (Token token : tokens) {
-    batch.tokens.push_back(token);
-    batch.previous.push_back(previous);
-    previous = token;
-  }
+  batch.tokens.assign(tokens.begin(), tokens.end());
+  batch.previous.assign(tokens.size(), TokenBatch::kNoToken);
+  if (!tokens.empty()) std::ranges::copy(tokens.first(tokens.size() - 1), batch.previous.begin() + 1);
   return batch;
 }
 

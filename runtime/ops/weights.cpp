@@ -75,13 +75,15 @@ NamedGradients stored_gradients(const Network& network, const FloatTensors& smal
     const std::vector<float>& stored = small.at(rule.parameter);
     const double times = rule.times.empty() ? 1 : static_cast<double>(small.at(rule.times).at(0));
     std::vector<double>& own = named.at(rule.parameter);
+    double by_times = 0;
     for (size_t i = 0; i < vectors[v].size(); ++i) {
       const size_t at = static_cast<size_t>(rule.first) + i;
       const auto value = static_cast<double>(stored[at]);
       const double f = rule.sigmoid ? logistic(value) : value, slope = rule.sigmoid ? f * (1 - f) : 1;
       own[at] += vectors[v][i] * slope * times;
-      if (!rule.times.empty()) named.at(rule.times)[0] += vectors[v][i] * f;
+      by_times += vectors[v][i] * f;
     }
+    if (!rule.times.empty()) named.at(rule.times)[0] += by_times;
   }
   return named;
 }

@@ -2,12 +2,14 @@
 #include "quantizer/methods/slope/learn_codes.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <numbers>
 #include <optional>
 
 #include "quantizer/methods/slope/distill.h"
 #include "runtime/base/hash.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 namespace {
@@ -127,8 +129,8 @@ LearnedCodes learn_codes(const DistillInput& input, const QuantizedModel& model,
   bool has_paths = false;  // those of a look
   while (!state.ends(options.steps)) {
     if (state.codes.needs_paths() && !has_paths) mover->find_paths();
-    state.small.step(*pass, small, options, /*sums_matrices=*/true);
-    mover->step(of_codes);
+    GainGradients sums = state.small.gradients(*pass, small, options, /*sums_matrices=*/true);
+    mover->step(of_codes, [&] { state.small.move(std::move(sums), small, options); });
     progress.advance(1);
     has_paths = state.codes.steps_done() % kStepsPerLook == 0 || state.codes.steps_done() == options.steps;
     if (!has_paths) continue;
@@ -162,21 +164,24 @@ QuantizedModel LearnedCodes::codes_in(QuantizedModel model, double rate_weight) 
 }
 
 double LearnedCodes::changed_share(const QuantizedModel& from, const QuantizedModel& to) const {
-  int64_t changed = 0, all = 0;
+  std::atomic<int64_t> changed = 0, all = 0;
   const std::vector<std::string> names = learner.matrices();
-  for (size_t i = 0; i < from.tensors.size(); ++i) {
+  parallel_for(std::ssize(from.tensors), [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
     const auto* stepped = std::get_if<SteppedCodes>(&from.tensors[i].data);
-    if (!stepped) continue;
+    if (!stepped) return;
     const CodeArray& before = stepped->codes;
     all += static_cast<int64_t>(before.size());
-    if (!std::ranges::binary_search(names, from.tensors[i].name)) continue;
+    if (!std::ranges::binary_search(names, from.tensors[i].name)) return;
     const CodeArray& after = std::get<SteppedCodes>(to.tensors[i].data).codes;
     before.visit([&](auto old_codes) {
       after.visit([&](auto new_codes) {
-        for (size_t k = 0; k < old_codes.size(); ++k) changed += old_codes[k] != new_codes[k] ? 1 : 0;
+        int64_t count = 0;
+        for (size_t k = 0; k < old_codes.size(); ++k) count += old_codes[k] != new_codes[k] ? 1 : 0;
+        changed += count;
       });
     });
-  }
+  });
   return static_cast<double>(changed) / static_cast<double>(std::max<int64_t>(1, all));
 }
 

@@ -55,11 +55,13 @@ TEST_F(CudaLatentMover, IsTheHosts) {
       const Matrix gradient = random_values(rows, columns, 8);
       OneMatrix student(rows, columns, gradient);
       const std::unique_ptr<LatentMover> mover = make_cuda_latent_mover(on_device, model, student);
+      int meanwhile = 0;
       for (int step = 0; step < 3; ++step) {
         MatrixGradients gradients{{kName, gradient}};
         on_host.step(gradients, model, kOptions);
-        mover->step(kOptions);
+        mover->step(kOptions, [&] { ++meanwhile; });
       }
+      EXPECT_EQ(meanwhile, 3);
       EXPECT_EQ(on_device.steps_done(), on_host.steps_done());
       mover->find_paths();
       mover->store();
@@ -94,7 +96,7 @@ TEST_F(CudaLatentMover, KeepsLatentsOfSeveralMatrices) {
                          random_values(shapes[i].first, shapes[i].second, 8 + i));
     CodeLearner& learner = alone[names[i]] = CodeLearner(model, {names[i]});
     const std::unique_ptr<LatentMover> mover = make_cuda_latent_mover(learner, model, students.at(names[i]));
-    for (int step = 0; step < 2; ++step) mover->step(kOptions);
+    for (int step = 0; step < 2; ++step) mover->step(kOptions, [] {});
     mover->find_paths();
     mover->store();
   }
@@ -112,12 +114,12 @@ TEST_F(CudaLatentMover, KeepsLatentsOfSeveralMatrices) {
   for (const std::string& name : names) expected[name] = students.at(name).weights();
   CodeLearner learner(both, {names[0], names[1]}), kept = learner.at_rest();
   const std::unique_ptr<LatentMover> mover = make_cuda_latent_mover(learner, both, student);
-  for (int step = 0; step < 2; ++step) mover->step(kOptions);
+  for (int step = 0; step < 2; ++step) mover->step(kOptions, [] {});
   mover->store_kept(kept);  // there is nothing yet, nor do those of the learner move
   EXPECT_EQ(kept.latents().at(names[0]).levels, learner.latents().at(names[0]).levels);
   mover->keep();
   mover->find_paths();
-  mover->step(kOptions);
+  mover->step(kOptions, [] {});
   mover->store_kept(kept);
   mover->store();
   for (const std::string& name : names) {
