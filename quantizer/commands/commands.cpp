@@ -8,14 +8,17 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/base/file.h"
+#include "runtime/cuda/kernels/cuda_devices.h"
 
 namespace thimble {
 namespace {
 
 constexpr uint64_t kMaxThreads = 4096;
 
+// With the limits of the command line, for a command that uses it until it ends.
 Device limited(Device device, const CommonOptions& common) {
   if (common.device_memory > 0) device.memory_limit_bytes = common.device_memory;
+  for (int ordinal : device.ordinals) keep_freed_memory({ordinal, device.memory_limit_bytes});
   if (common.memory > 0) device.host_memory_bytes = std::min(device.host_memory_bytes, common.memory);
   return device;
 }

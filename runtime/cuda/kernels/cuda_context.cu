@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_kept_memory.cuh"
 
 namespace thimble {
 namespace {
@@ -13,8 +14,7 @@ namespace {
 // Bytes by what they are for; null: allocations are made.
 thread_local std::map<std::string, uint64_t>* counted = nullptr;
 
-// Arrays of more bytes have pages of their own, others share them.
-constexpr uint64_t kPageBytes = uint64_t{2} << 20, kMostSharedBytes = uint64_t{1} << 20, kSharedUnit = 512;
+constexpr uint64_t kSharedUnit = 512;  // of pages that arrays share
 
 // What one device copies from another goes through the host's memory until it may reach there, if it can.
 void let_reach(int ordinal, int other) {
@@ -116,18 +116,14 @@ void* allocate_device(size_t bytes, const char* what) {
     (*counted)[what] += (bytes + unit - 1) / unit * unit;
     return nullptr;
   }
-  void* data = nullptr;
-  cudaError_t status = cudaMalloc(&data, bytes);
-  if (status != cudaErrorMemoryAllocation) {
-    check_cuda(status);
-    return data;
-  }
-  cudaGetLastError();
+  if (void* data = KeptMemory::instance().allocate(bytes)) return data;
   size_t free_bytes = 0, total_bytes = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
   throw OutOfDeviceMemory("CUDA: out of device memory: " + std::to_string(bytes) + " B are needed, " +
                           std::to_string(free_bytes) + " B of " + std::to_string(total_bytes) + " B are free");
 }
+
+void free_device(void* data) { KeptMemory::instance().free(data); }
 
 void* allocate_pinned(size_t bytes) {
   if (bytes == 0 || counted) return nullptr;

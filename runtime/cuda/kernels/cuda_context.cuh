@@ -127,6 +127,9 @@ struct OutOfDeviceMemory : DeviceError {
 // Throws OutOfDeviceMemory that says how much was needed and how much is free. Null where it is only counted, as `what`
 // in a memory plan.
 void* allocate_device(size_t bytes, const char* what);
+void free_device(void* data);
+// Arrays of more than kMostSharedBytes have pages of their own, others share them.
+constexpr uint64_t kPageBytes = uint64_t{2} << 20, kMostSharedBytes = uint64_t{1} << 20;
 // Page-locked host memory, which copies need to overlap with kernels.
 void* allocate_pinned(size_t bytes);
 
@@ -160,7 +163,7 @@ class DeviceArray {
     std::swap(count_, other.count_);
     return *this;
   }
-  ~DeviceArray() { cudaFree(data_); }
+  ~DeviceArray() { free_device(data_); }
 
   // Room for `count` elements; contents are lost when it grows.
   void reserve(int64_t count, const char* what = "workspace") {

@@ -11,6 +11,8 @@ std::vector<std::string> cuda_device_names() { return {}; }
 
 uint64_t cuda_free_memory(int) { refuse_cuda(); }
 
+void keep_freed_memory(const CudaPlace&) { refuse_cuda(); }
+
 int64_t cuda_windows_per_batch(int, int64_t) { refuse_cuda(); }
 
 std::string cuda_arithmetic(int) { refuse_cuda(); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/cuda/kernels/cuda_kept_memory.cuh"
 
 namespace thimble {
 namespace {
@@ -36,7 +37,7 @@ uint64_t cuda_free_memory(int ordinal) {
   DeviceScope scope(ordinal);
   size_t free_bytes = 0, total_bytes = 0;
   check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
-  return free_bytes;
+  return free_bytes + KeptMemory::instance().kept_bytes(ordinal);
 }
 
 int64_t cuda_windows_per_batch(int ordinal, int64_t context) {

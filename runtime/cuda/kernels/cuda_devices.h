@@ -22,8 +22,13 @@ int cuda_device_count();
 // "NVIDIA H200 (compute capability 9.0, 150754820096 B)", one per device; empty without a driver or a device.
 std::vector<std::string> cuda_device_names();
 
-// Bytes of device memory that nobody uses. A DeviceError without such a device.
+// Bytes of device memory that nobody uses, what this program keeps of it included. A DeviceError without such a device.
 uint64_t cuda_free_memory(int ordinal);
+
+// From now on large arrays that are freed stay with the program, for others of the same size, which the driver takes
+// long to make. Those in use and those kept are together no more than have been in use at once, or without a limit than
+// a sixteenth of the device's memory. Another program may miss what is kept: for a command that runs to its end.
+void keep_freed_memory(const CudaPlace& place);
 
 // What of it may be planned with: usable_memory() of memory_plan.h.
 inline uint64_t usable_memory(const CudaPlace& place) {
