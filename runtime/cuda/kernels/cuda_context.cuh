@@ -127,6 +127,7 @@ struct OutOfDeviceMemory : DeviceError {
 // Throws OutOfDeviceMemory that says how much was needed and how much is free. Null where it is only counted, as `what`
 // in a memory plan.
 void* allocate_device(size_t bytes, const char* what);
+// What that returned. Waits until the device has done what it was given.
 void free_device(void* data);
 // Arrays of more than kMostSharedBytes have pages of their own, others share them.
 constexpr uint64_t kPageBytes = uint64_t{2} << 20, kMostSharedBytes = uint64_t{1} << 20;
