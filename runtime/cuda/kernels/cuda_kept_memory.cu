@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
+#include "runtime/tensor/host_device.h"
 
 namespace thimble {
 namespace {
@@ -44,7 +45,7 @@ void* KeptMemory::allocate(size_t bytes) {
   const std::scoped_lock lock(mutex_);
   OfDevice& device = devices_[ordinal];
   if (!device.keeps) return allocate_from_driver(bytes);
-  const uint64_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const auto pages = static_cast<uint64_t>(round_up(static_cast<int64_t>(bytes), int64_t{kPageBytes}));
   if (device.most_bytes == 0 && !device.has_limit) {
     size_t free_bytes = 0, total_bytes = 0;
     check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes));
