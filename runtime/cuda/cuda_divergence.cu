@@ -23,15 +23,13 @@ namespace {
 
 using FloatWeights = CudaNetworkWeights<float>;
 
-// Of the original, whose pass keeps no more than its student's does.
-constexpr PassOptions kTeacher = {.has_backward = true, .reads_head_output = true, .has_vector_gradients = true};
-
 PassOptions student_options(const DivergenceOptions& options, Keeps keeps) {
-  PassOptions pass = kTeacher;
-  pass.reads_linear_outputs = options.sums_rows;
-  pass.reads_linear_inputs = !options.summed.empty();
-  pass.keeps = keeps;
-  return pass;
+  return {.has_backward = true,
+          .reads_linear_outputs = options.sums_rows,
+          .reads_head_output = true,
+          .has_vector_gradients = true,
+          .reads_linear_inputs = !options.summed.empty(),
+          .keeps = keeps};
 }
 
 int64_t rows_of_matrices(const Network& network) {
@@ -285,7 +283,7 @@ class CudaDivergence final : public DevicePass, public CudaStudent {
   void read_teacher(const PassWeights& weights, int64_t first, CudaTeacher<T>& kept) {
     const int64_t count = std::min(kept_count_, sequences_.count - first);
     with_smaller_batches(batch_, [&](int64_t batch) {
-      CudaGradientPass<T> pass(weights, kTeacher, sequences_.length, batch, positions());
+      CudaGradientPass<T> pass(weights, PassOptions{}, sequences_.length, batch, positions());
       for (int64_t s = 0; s < count; s += batch) {
         const BatchShape shape{std::min(batch, count - s), positions()};
         pass.forward(tokens(first + s), sequences_.length, shape);

@@ -100,7 +100,7 @@ CudaGradientPass<T>::CudaGradientPass(const CudaNetworkWeights<T>& weights, cons
       losses_(sequences * positions),
       device_tokens_(sequences * positions),
       zero_(1) {
-  assert(options.has_backward && weights.policy().is_exact());
+  assert(weights.policy().is_exact());
   assert(!weights.fusion().options.fuses_products);
   const int64_t rows = sequences * positions, multiple = weights.fusion().options.column_multiple;
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, context));
@@ -109,7 +109,7 @@ CudaGradientPass<T>::CudaGradientPass(const CudaNetworkWeights<T>& weights, cons
   // Windows may be shorter, and then more of them fill a piece.
   const int64_t most_logit_rows = std::min(rows, logit_rows(network_.vocabulary()));
   logits_ = DeviceArray<float>(most_logit_rows * network_.vocabulary(), "logits");
-  if (options.reads_head_output || !std::is_same_v<T, float>)
+  if (options.has_backward && (options.reads_head_output || !std::is_same_v<T, float>))
     dlogits_ = DeviceArray<T>(most_logit_rows * round_up(network_.vocabulary(), multiple), "logits");
   for_each_attention(network_, [&](size_t node, const op::Attention& shape) {
     attention_.reserve(shape, {sequences, positions});
@@ -129,6 +129,13 @@ template <typename T>
 BasicCudaView<T> CudaGradientPass<T>::view(const Place& place) const {
   const int64_t stride = round_up(place.stride, weights_.fusion().options.column_multiple);
   return {slots_[static_cast<size_t>(place.slot)].data() + place.first_column, batch_.rows(), place.width, stride};
+}
+
+template <typename T>
+BasicCudaView<const T> CudaGradientPass<T>::view(MatrixId id) const {
+  const MatrixUse& use = network_.matrix(id);
+  const CudaMatrix<T>& matrix = weights_.matrix(id);
+  return {matrix.data.data(), use.rows, use.columns, matrix.columns};
 }
 
 template <typename T>
@@ -161,6 +168,28 @@ void CudaGradientPass<T>::run(const Instruction& instruction) {
 }
 
 template <typename T>
+bool CudaGradientPass<T>::run_activated(const Instruction& product, const Instruction& next) {
+  const Node &maker = network_.nodes[product.node], &reader = network_.nodes[next.node];
+  const auto* linear = std::get_if<op::Linear>(&maker.operation);
+  const auto* activate = std::get_if<op::Activate>(&reader.operation);
+  if (!linear || !activate || next.kind != Instruction::Kind::kForward || reader.inputs[0] != maker.output)
+    return false;
+  if (next.output.slot == product.inputs[0].slot) return false;  // which the product still reads
+  const bool is_replaced = next.output.slot == product.output.slot;
+  return launch_activated_product(BasicProductInput<T>(view(product.inputs[0])),
+                                  BasicProductInput<T>(view(linear->weight)), weights_.vector(linear->bias),
+                                  activate->activation, is_replaced ? View() : view(product.output), view(next.output),
+                                  stream_);
+}
+
+template <typename T>
+size_t CudaGradientPass<T>::run(std::span<const Instruction> rest) {
+  if (rest.size() > 1 && run_activated(rest[0], rest[1])) return 2;
+  run(rest[0]);
+  return 1;
+}
+
+template <typename T>
 void CudaGradientPass<T>::forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch) {
   assert(batch.first_position == 0 && batch.positions <= context_ && batch.rows() <= device_tokens_.count());
   batch_ = batch;
@@ -173,7 +202,7 @@ void CudaGradientPass<T>::forward(std::span<const Token> tokens, int64_t stride,
   }
   check_cuda(cudaMemcpyAsync(device_tokens_.data(), tokens_.tokens.data(), tokens_.tokens.size() * sizeof(Token),
                              cudaMemcpyHostToDevice, stream_));  // staged: pageable memory may change after this
-  for (const Instruction& instruction : plan_.forward) run(instruction);
+  for (std::span<const Instruction> rest(plan_.forward); !rest.empty();) rest = rest.subspan(run(rest));
 }
 
 template <typename T>
@@ -211,7 +240,6 @@ BasicCudaView<T> CudaGradientPass<T>::logit_gradient(CudaView logits) {
 template <typename T>
 void CudaGradientPass<T>::backward_head(const CudaTargetRows& targets, CudaGradientObserver<T>& observer) {
   const MatrixUse& use = network_.matrix(network_.head.weight);
-  const CudaMatrix<T>& head = weights_.matrix(network_.head.weight);
   for_each_piece([&](int64_t first, const BatchShape& piece) {
     const CudaView logits = make_logits(first, piece.rows());
     const View gradient = logit_gradient(logits);
@@ -221,7 +249,7 @@ void CudaGradientPass<T>::backward_head(const CudaTargetRows& targets, CudaGradi
     if (options_.reads_linear_inputs)
       observer.on_linear_gradient(use.name, gradient, rows_of(view(plan_.hidden), first, logits.rows), piece, stream_);
     launch_gradient_product(ProductForm::kNN, BasicProductInput<T>(gradient),
-                            BasicProductInput<T>(head.data.data(), use.rows, use.columns, head.columns),
+                            BasicProductInput<T>(view(network_.head.weight)),
                             BasicProductOutput<T>(rows_of(view(plan_.hidden_gradient), first, logits.rows)),
                             /*add=*/false, /*batch=*/1, stream_);
   });

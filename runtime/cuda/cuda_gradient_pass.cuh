@@ -108,7 +108,7 @@ class CudaGradientPass {
   using ConstView = BasicCudaView<const T>;
 
   // Room for `sequences` windows of `positions` at a time. `weights`, exact and nothing of them fused, must outlive the
-  // object. options.has_backward is true.
+  // object.
   CudaGradientPass(const CudaNetworkWeights<T>& weights, const PassOptions& options, int64_t context, int64_t sequences,
                    int64_t positions);
   CudaGradientPass(const CudaGradientPass&) = delete;
@@ -118,8 +118,8 @@ class CudaGradientPass {
   // next forward().
   void forward(std::span<const Token> tokens, int64_t stride, const BatchShape& batch);
   ConstView head_input() const { return view(plan_.hidden); }  // (rows, D)
-  // After forward(), once: that overwrites some of it. `vectors` may be null, else gradients are added to it. Returns
-  // without waiting.
+  // Of a pass that has one, after forward(), once: that overwrites some of it. `vectors` may be null, else gradients
+  // are added to it. Returns without waiting.
   void backward(const CudaTargetRows& targets, CudaGradientObserver<T>& observer, CudaVectorSums* vectors);
   // The loss after forward(), in nats, summed over its rows, without a backward pass. Waits.
   double forward_loss(const CudaTargetRows& targets);
@@ -135,9 +135,15 @@ class CudaGradientPass {
   friend class CudaTranspose<T>;
   using Attention = std::conditional_t<std::is_same_v<T, float>, CudaFloatAttention, CudaBf16Attention>;
 
+  // Runs the first of these instructions, and the next too where one kernel does both. Returns how many that were.
+  size_t run(std::span<const Instruction> rest);
+  size_t transpose(std::span<const Instruction> rest, CudaGradientObserver<T>& observer, CudaVectorSums* vectors);
   void run(const Instruction& instruction);
+  // A product, and the activation of what it gives. False: nothing was run, since they are not, or no kernel does both.
+  bool run_activated(const Instruction& product, const Instruction& next);
   void attend(const Instruction& instruction, const op::Attention& shape);
   View view(const Place& place) const;
+  ConstView view(MatrixId id) const;
   // body(first row, piece) for each piece of the batch's logits: as many of its windows as fit, or so many positions of
   // one, so that a window is cut alike in any batch.
   template <typename Body>

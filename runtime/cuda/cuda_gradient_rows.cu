@@ -1,6 +1,7 @@
 // cuda_gradient_rows.cu: a warp per row, or per head of a row.
 #include "runtime/cuda/cuda_gradient_rows.cuh"
 
+#include "runtime/cuda/kernels/cuda_activation.cuh"
 #include "runtime/cuda/kernels/cuda_head_lanes.cuh"
 #include "runtime/cuda/kernels/cuda_row_vectors.cuh"
 
@@ -85,22 +86,6 @@ struct Ungated {
     return columns_of<kWidth>([&](int i) { return weights[i] * (1 - gates[i]) * g[i]; });
   }
 };
-
-__device__ float activation_slope(Activation activation, float z) {
-  switch (activation) {
-    case Activation::kLeakyReluSquared: return z > 0 ? 2 * z : 0.5f * z;
-    case Activation::kGeluTanh: {  // z sigma(t(z))
-      constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
-      const float sigma = 1 / (1 + expf(-kTwoSqrtTwoOverPi * (z + 0.044715f * z * z * z)));
-      return sigma + z * sigma * (1 - sigma) * kTwoSqrtTwoOverPi * (1 + 3 * 0.044715f * z * z);
-    }
-    case Activation::kSilu: {
-      const float sigma = 1 / (1 + expf(-z));
-      return sigma + z * sigma * (1 - sigma);
-    }
-  }
-  return 1;
-}
 
 __device__ float activated_by(Activation activation, float z) {
   switch (activation) {

@@ -6,22 +6,26 @@
 
 namespace thimble {
 
-// Runs the transpose of one instruction's operation.
+// Runs the transpose of the operation of the first of some instructions.
 template <typename T>
 class CudaTranspose {
   using View = BasicCudaView<T>;
   using ConstView = BasicCudaView<const T>;
 
  public:
-  CudaTranspose(CudaGradientPass<T>& pass, const Instruction& instruction, CudaGradientObserver<T>& observer,
+  CudaTranspose(CudaGradientPass<T>& pass, std::span<const Instruction> rest, CudaGradientObserver<T>& observer,
                 CudaVectorSums* vectors)
       : pass_(pass),
         weights_(pass.weights_),
-        at_(instruction),
+        rest_(rest),
+        at_(rest[0]),
         observer_(observer),
         vectors_(vectors),
         rows_(pass.stream_),
-        dy_(pass.view(instruction.output_gradient)) {}
+        dy_(pass.view(at_.output_gradient)) {}
+
+  // How many instructions have been run.
+  size_t count() const { return count_; }
 
   void operator()(const op::Gather& o) const {
     const std::vector<int32_t> looked_up = looked_up_rows(o.index, pass_.tokens_);
@@ -29,7 +33,7 @@ class CudaTranspose {
     observer_.on_lookup_gradient(pass_.network_.matrix(o.table).name, looked_up, dy_, pass_.batch_, pass_.stream_);
   }
 
-  void operator()(const op::Linear& o) const {
+  void operator()(const op::Linear& o) {
     ConstView y = at_.output ? ConstView(pass_.view(at_.output)) : ConstView();
     if (y.data && o.bias != kAbsent) {  // what the matrix gave, before its bias
       const View product = scratch(y.columns);
@@ -41,8 +45,12 @@ class CudaTranspose {
     if (at_.inputs[0]) observer_.on_linear_gradient(name, dy_, input(0), pass_.batch_, pass_.stream_);
     add_sums(0, ones());
     if (!at_.input_gradients[0].place) return;
+    if (rest_.size() > 1 && transposes_activation(o, rest_[1])) {
+      count_ = 2;
+      return;
+    }
     const View dx = gradient(0);
-    launch_gradient_product(ProductForm::kNN, BasicProductInput<T>(dy_), BasicProductInput<T>(weight_view(o.weight)),
+    launch_gradient_product(ProductForm::kNN, BasicProductInput<T>(dy_), BasicProductInput<T>(pass_.view(o.weight)),
                             BasicProductOutput<T>(dx), adds(0), /*batch=*/1, pass_.stream_);
   }
 
@@ -166,9 +174,19 @@ class CudaTranspose {
   View scratch(int64_t columns) const { return {pass_.scratch_.data(), pass_.batch_.rows(), columns}; }
   // One, in every row.
   ConstView ones() const { return {pass_.ones_.data(), dy_.rows, dy_.columns, 0}; }
-  ConstView weight_view(MatrixId id) const {
-    const MatrixUse& use = pass_.network_.matrix(id);
-    return {weights_.matrix(id).data.data(), use.rows, use.columns, weights_.matrix(id).columns};
+  // The gradient by the input is that of an activation's output: goes on to its input's, if that is all that happens to
+  // it and one kernel does both.
+  bool transposes_activation(const op::Linear& product, const Instruction& next) const {
+    const Node& maker = pass_.network_.nodes[next.node];
+    const auto* activate = std::get_if<op::Activate>(&maker.operation);
+    if (!activate || next.kind != Instruction::Kind::kBackward ||
+        maker.output != pass_.network_.nodes[at_.node].inputs[0])
+      return false;
+    const GradientPlace& to = next.input_gradients[0];
+    if (adds(0) || to.adds || !to.place || to.place.slot == at_.output_gradient.slot) return false;
+    return launch_activation_gradient(BasicProductInput<T>(dy_), BasicProductInput<T>(pass_.view(product.weight)),
+                                      activate->activation, pass_.view(next.inputs[0]), pass_.view(to.place),
+                                      pass_.stream_);
   }
 
   bool has_sums(int kind) const { return vectors_ && vectors_->at(at_.node, kind); }
@@ -180,7 +198,9 @@ class CudaTranspose {
 
   CudaGradientPass<T>& pass_;
   const CudaNetworkWeights<T>& weights_;
+  std::span<const Instruction> rest_;
   const Instruction& at_;
+  size_t count_ = 1;
   CudaGradientObserver<T>& observer_;
   CudaVectorSums* vectors_;
   CudaGradientRows<T> rows_;
@@ -188,17 +208,26 @@ class CudaTranspose {
 };
 
 template <typename T>
+size_t CudaGradientPass<T>::transpose(std::span<const Instruction> rest, CudaGradientObserver<T>& observer,
+                                      CudaVectorSums* vectors) {
+  CudaTranspose transpose(*this, rest, observer, vectors);
+  std::visit(transpose, network_.nodes[rest[0].node].operation);
+  return transpose.count();
+}
+
+template <typename T>
 void CudaGradientPass<T>::backward(const CudaTargetRows& targets, CudaGradientObserver<T>& observer,
                                    CudaVectorSums* vectors) {
+  assert(options_.has_backward);
   backward_head(targets, observer);
-  for (const Instruction& instruction : plan_.backward) {
-    switch (instruction.kind) {
-      case Instruction::Kind::kForward: run(instruction); break;
-      case Instruction::Kind::kZero: CudaGradientRows<T>(stream_).zero(view(instruction.output_gradient)); break;
-      case Instruction::Kind::kBackward:
-        std::visit(CudaTranspose(*this, instruction, observer, vectors), network_.nodes[instruction.node].operation);
-        break;
+  for (std::span<const Instruction> rest(plan_.backward); !rest.empty();) {
+    size_t count = 1;
+    switch (rest[0].kind) {
+      case Instruction::Kind::kForward: count = run(rest); break;
+      case Instruction::Kind::kZero: CudaGradientRows<T>(stream_).zero(view(rest[0].output_gradient)); break;
+      case Instruction::Kind::kBackward: count = transpose(rest, observer, vectors); break;
     }
+    rest = rest.subspan(count);
   }
   dots_.finish(stream_);
 }

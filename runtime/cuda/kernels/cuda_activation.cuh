@@ -22,6 +22,23 @@ __device__ float activated(float z) {
   return z * z;
 }
 
+// f'(z).
+__device__ inline float activation_slope(Activation activation, float z) {
+  switch (activation) {
+    case Activation::kLeakyReluSquared: return z > 0 ? 2 * z : 0.5f * z;
+    case Activation::kGeluTanh: {  // z sigma(t(z))
+      constexpr float kTwoSqrtTwoOverPi = 1.59576912f;
+      const float sigma = 1 / (1 + expf(-kTwoSqrtTwoOverPi * (z + 0.044715f * z * z * z)));
+      return sigma + z * sigma * (1 - sigma) * kTwoSqrtTwoOverPi * (1 + 3 * 0.044715f * z * z);
+    }
+    case Activation::kSilu: {
+      const float sigma = 1 / (1 + expf(-z));
+      return sigma + z * sigma * (1 - sigma);
+    }
+  }
+  return 1;
+}
+
 template <Activation kActivation>
 using ActivationConstant = std::integral_constant<Activation, kActivation>;
 // body(ActivationConstant<kActivation>()).

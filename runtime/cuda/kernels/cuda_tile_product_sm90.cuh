@@ -9,7 +9,9 @@
 // which wgmma reads transposed. Tensor maps have a batch's matrices as a third dimension: what lies behind one's last
 // row arrives as zeros, not as the next one's first. A sink is a struct of its arguments with
 //   __device__ void operator()(FragmentValues<128>& sums, const ProductTile& at) const
-// which all threads of a warp call with fragments as cuda_gemm.cuh has them.
+// which all threads of a warp call with fragments as cuda_gemm.cuh has them. One that reads memory may have
+//   __device__ void prefetch(const ProductTile& at) const
+// which they call before they multiply.
 #pragma once
 
 #include "runtime/cuda/kernels/cuda_overlap.cuh"
@@ -92,6 +94,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Bytes, in units of 16, to the next 16 of K: further within swizzled rows, or 16 rows on.
   constexpr int kStepA = kAlongA ? 2 : 128, kStepB = kAlongB ? 2 : 128;
   const int group = static_cast<int>(threadIdx.x) / 128;
+  const int row =
+      first_row + group * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  const ProductTile place{row, first_column, column_tile, matrix};
+  if constexpr (requires { sink.prefetch(place); }) sink.prefetch(place);
   FragmentValues<kColumns> sums;
   int previous = 0;
   for (int step = 0; step < steps; ++step, ring.advance()) {
@@ -109,9 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   wait_for_products<0>();
   hold(sums);
-  const int row =
-      first_row + group * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
-  sink(sums, {row, first_column, column_tile, matrix});
+  sink(sums, place);
 #endif
 }
 

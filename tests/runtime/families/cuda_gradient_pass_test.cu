@@ -290,6 +290,19 @@ TYPED_TEST(CudaGradientStorage, IsTheSameInAnyBatch) {
   }
 }
 
+// A pass that keeps nothing for a way back lays values over each other, and makes the same of them.
+TYPED_TEST(CudaGradientStorage, IsTheSameWithoutAWayBack) {
+  using Fixture = CudaGradientBatches;
+  const CudaNetworkWeights<TypeParam> on_device(*this->weights, {}, cuda_plain_options(sizeof(TypeParam)));
+  std::vector<Matrix> found;
+  for (const PassOptions& options : {PassOptions{}, PassOptions{.has_backward = true, .keeps = Keeps::kAll}}) {
+    CudaGradientPass<TypeParam> pass(on_device, options, Fixture::kLength, 2, Fixture::kLength - 1);
+    pass.forward(this->tokens, Fixture::kLength, {2, Fixture::kLength - 1});
+    found.push_back(download(pass.head_input()));
+  }
+  EXPECT_TRUE(std::ranges::equal(found[0].values(), found[1].values()));
+}
+
 TEST_F(CudaGradientBatches, LogitsAreTheCpus) {
   const auto inputs = std::span(tokens).first(static_cast<size_t>(kLength - 1));
   CpuPass reference(*weights, kLength);

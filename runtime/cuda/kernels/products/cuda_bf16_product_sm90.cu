@@ -1,7 +1,8 @@
 // cuda_bf16_product_sm90.cu: see cuda_bf16_product_sm90.cuh; cuda_tile_product_sm90.cuh with C in memory.
 #include "runtime/cuda/kernels/products/cuda_bf16_product_sm90.cuh"
 
-#include "runtime/cuda/kernels/cuda_tile_product_sm90.cuh"
+#include "runtime/cuda/kernels/cuda_row_vectors.cuh"
+#include "runtime/cuda/kernels/products/cuda_chunks_sm90.cuh"
 #include "runtime/cuda/kernels/products/cuda_product_tiles.cuh"
 
 namespace thimble {
@@ -17,19 +18,23 @@ struct StoreSums {
   __device__ void operator()(FragmentValues<kColumns>& sums, const ProductTile& at) const {
     C* to = c.data + at.matrix * c.steps.outer;
     if constexpr (std::is_same_v<C, __nv_bfloat16>)
-      if (shape.whole_chunks) {
-#pragma unroll
-        for (int j = 0; j < kColumns / 8; j += 4)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float2 quad[4] = {{sums[j][2 * half], sums[j][2 * half + 1]},
-                                    {sums[j + 1][2 * half], sums[j + 1][2 * half + 1]},
-                                    {sums[j + 2][2 * half], sums[j + 2][2 * half + 1]},
-                                    {sums[j + 3][2 * half], sums[j + 3][2 * half + 1]}};
-            write_chunk(quad, c, to, at.row + 8 * half, at.first_column + 8 * j, shape.add);
+      if (shape.whole_chunks)
+        return for_each_chunk<kColumns>(sums, at, [&](const ChunkSums& chunk, int) {
+          C* place = to + chunk.at.row * c.stride + chunk.at.column;
+          const bool exists = chunk.at.row < c.rows && chunk.at.column < c.columns;
+          if (!shape.add) {
+            const auto rounded = chunk.rounded();
+            if (exists) rounded.store(place);
+            return;
           }
-        return;
-      }
+          float added[8], before[8];
+          chunk.unpack(added);
+          if (!exists) return;
+          Stored8<C>::load(place).unpack(before);
+#pragma unroll
+          for (int i = 0; i < 8; ++i) before[i] += added[i];
+          Stored8<C>::rounded(before).store(place);
+        });
 #pragma unroll
     for (int j = 0; j < kColumns / 8; ++j)
 #pragma unroll
@@ -68,8 +73,7 @@ void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16F
                      .column_tiles = divide_up(c.columns, kColumns),
                      .add = add,
                      .whole_vectors = has_pairs,
-                     .whole_chunks = reinterpret_cast<uintptr_t>(c.data) % 16 == 0 && c.stride % 8 == 0 &&
-                                     c.columns % 8 == 0 && c.steps.outer % 8 == 0};
+                     .whole_chunks = has_row_vectors(c.data, c.columns, c.stride) && c.steps.outer % 8 == 0};
   switch (form) {
     case ProductForm::kNT:
       shape.depth = static_cast<int>(a.columns);

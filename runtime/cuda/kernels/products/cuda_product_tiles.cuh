@@ -137,49 +137,6 @@ __device__ void write_sums(const float* sums, const BasicProductOutput<C>& c, C*
     if (column + j < c.columns) at[j] = from_float<C>(shape.add ? to_float(at[j]) + sums[j] : sums[j]);
 }
 
-// Of a quad's four lanes, each with four words: lane t gets word t of all of them, in their order.
-__device__ inline void transpose_in_quad(uint32_t (&words)[4]) {
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2) {
-    const bool is_upper = threadIdx.x & static_cast<unsigned>(distance);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & distance) continue;
-      uint32_t &low = words[i], &high = words[i + distance];
-      const uint32_t received = __shfl_xor_sync(~0u, is_upper ? low : high, distance);
-      (is_upper ? low : high) = received;
-    }
-  }
-}
-
-// A quad's sums of a row in four neighbouring fragments, columns 8j + 2t + {0,1} of each in lane t, to C's columns from
-// `column` on, 16 bytes a lane. All lanes of a warp call it.
-__device__ inline void write_chunk(const float2 (&sums)[4], const BasicProductOutput<__nv_bfloat16>& c,
-                                   __nv_bfloat16* matrix, int64_t row, int64_t column, bool add) {
-  const bool exists = row < c.rows && column + threadIdx.x % 4 * 8 < c.columns;
-  uint4* at = reinterpret_cast<uint4*>(matrix + row * c.stride + column) + threadIdx.x % 4;
-  uint32_t words[4];
-  if (!add) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = packed<__nv_bfloat16>(sums[i].x, sums[i].y);
-    transpose_in_quad(words);
-  } else {
-    uint32_t left[4], right[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) left[i] = __float_as_uint(sums[i].x), right[i] = __float_as_uint(sums[i].y);
-    transpose_in_quad(left);
-    transpose_in_quad(right);
-    const uint4 before = exists ? *at : uint4{};
-    const uint32_t pairs[] = {before.x, before.y, before.z, before.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpacked<__nv_bfloat16>(pairs[i]);
-      words[i] = packed<__nv_bfloat16>(pair.x + __uint_as_float(left[i]), pair.y + __uint_as_float(right[i]));
-    }
-  }
-  if (exists) *at = {words[0], words[1], words[2], words[3]};
-}
-
 template <typename Tiles, typename T, typename C>
 __global__ void __launch_bounds__(Tiles::kThreads, Tiles::kCtas)
     product_kernel(const __grid_constant__ BasicProductInput<T> a, const __grid_constant__ BasicProductInput<T> b,
