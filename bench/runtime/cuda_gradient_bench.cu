@@ -76,15 +76,19 @@ class MatrixObserver final : public CudaGradientObserver<T> {
   CudaMatrixGradients* matrices_;
 };
 
-// 8 sequences; `back`: 1 the backward pass too, with the gradients of vectors; 2 with those of matrices as well.
+// 8 sequences; `back`: 1 the backward pass too, with the gradients of vectors; 2 with those of matrices as well; -1 a
+// forward pass that keeps nothing for one, as that of an original to learn from.
 void pass(benchmark::State& state) {
   with_storage(state, 1, [&]<typename T>(T*) {
     const CudaNetworkWeights<T> on_device(*model(), {}, cuda_plain_options(sizeof(T)));
     const bool has_matrices = state.range(0) > 1;
-    CudaGradientPass<T> gradients(
-        on_device,
-        {.has_backward = true, .has_vector_gradients = true, .reads_linear_inputs = has_matrices, .keeps = Keeps::kAll},
-        kLength, kBatch.sequences, kBatch.positions);
+    PassOptions options;
+    if (state.range(0) >= 0)
+      options = {.has_backward = true,
+                 .has_vector_gradients = true,
+                 .reads_linear_inputs = has_matrices,
+                 .keeps = Keeps::kAll};
+    CudaGradientPass<T> gradients(on_device, options, kLength, kBatch.sequences, kBatch.positions);
     CudaVectorSums vectors(on_device.network());
     CudaMatrixGradients matrices(model()->network, model()->network->matrix_names(), kBatch,
                                  DivergenceOptions::Adds::kNothing);
@@ -103,7 +107,7 @@ void pass(benchmark::State& state) {
 }
 BENCHMARK(pass)
     ->ArgNames({"back", "bf16"})
-    ->ArgsProduct({{0, 1, 2}, {0, 1}})
+    ->ArgsProduct({{-1, 0, 1, 2}, {0, 1}})
     ->Iterations(5)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
