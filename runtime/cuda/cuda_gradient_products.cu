@@ -11,8 +11,6 @@ bool are_sm90_factors(const Bf16Factor& a, const Bf16Factor& b, int64_t batch) {
   return has_sm90_kernels() && is_sm90_factor(a, batch) && is_sm90_factor(b, batch);
 }
 
-bool has_vectors(ConstBf16View x) { return has_row_vectors(x.data, x.columns, x.stride); }
-
 }  // namespace
 
 template <typename C>
@@ -32,14 +30,15 @@ template void launch_gradient_product(ProductForm, const BasicProductInput<__nv_
 
 bool launch_activated_product(const Bf16Factor& a, const Bf16Factor& b, const float* bias, Activation activation,
                               Bf16View z, Bf16View y, cudaStream_t stream) {
-  if (!are_sm90_factors(a, b, /*batch=*/1) || !is_row_vector(bias) || !has_vectors(z) || !has_vectors(y)) return false;
+  if (!are_sm90_factors(a, b, /*batch=*/1) || !is_row_vector(bias) || !has_row_vectors(z) || !has_row_vectors(y))
+    return false;
   launch_activated_product_sm90(a, b, bias, activation, z, y, stream);
   return true;
 }
 
 bool launch_activation_gradient(const Bf16Factor& a, const Bf16Factor& b, Activation activation, ConstBf16View z,
                                 Bf16View dz, cudaStream_t stream) {
-  if (!are_sm90_factors(a, b, /*batch=*/1) || !has_vectors(z) || !has_vectors(dz)) return false;
+  if (!are_sm90_factors(a, b, /*batch=*/1) || !has_row_vectors(z) || !has_row_vectors(dz)) return false;
   launch_activation_gradient_sm90(a, b, activation, z, dz, stream);
   return true;
 }

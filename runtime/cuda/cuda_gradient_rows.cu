@@ -47,10 +47,6 @@ template <int kWidth, typename T>
 __device__ Columns<kWidth> columns_at(const In<T>& x, int64_t row, int64_t column) {
   return load_columns<kWidth>(x.data + row * x.stride + column);
 }
-template <typename T>
-bool has_vectors(const BasicCudaView<T>& x) {
-  return has_row_vectors(x.data, x.columns, x.stride);
-}
 
 template <typename T>
 struct Scaled {
@@ -300,7 +296,7 @@ struct HeadsBackward {
 template <typename T>
 template <typename Make>
 void CudaGradientRows<T>::launch_wide(bool has_vectors_too, bool adds, BasicCudaView<T> dx, const Make& make) const {
-  with_row_width<T>(has_vectors_too && has_vectors(dx), [&]<int kWidth>(Width<kWidth>) {
+  with_row_width<T>(has_vectors_too && has_row_vectors(dx), [&]<int kWidth>(Width<kWidth>) {
     launch_rows(dx.rows, make(GradientsOut<T, kWidth>{dx, adds}), stream_);
   });
 }
@@ -323,24 +319,25 @@ void CudaGradientRows<T>::zero(BasicCudaView<T> x) const {
 template <typename T>
 void CudaGradientRows<T>::scale(In<T> dy, const float* scale, float factor, bool adds, BasicCudaView<T> dx) const {
   if (!adds && !scale && factor == 1 && dx.data == dy.data) return;
-  write_rows(has_vectors(dy) && is_row_vector(scale), adds, dx, Scaled<T>{dy, scale, factor});
+  write_rows(has_row_vectors(dy) && is_row_vector(scale), adds, dx, Scaled<T>{dy, scale, factor});
 }
 
 template <typename T>
 void CudaGradientRows<T>::subtract(In<T> x, const float* bias, BasicCudaView<T> out) const {
-  write_rows(has_vectors(x) && is_row_vector(bias), /*adds=*/false, out, WithoutBias<T>{x, bias});
+  write_rows(has_row_vectors(x) && is_row_vector(bias), /*adds=*/false, out, WithoutBias<T>{x, bias});
 }
 
 template <typename T>
 void CudaGradientRows<T>::scale_ungated(In<T> dy, const float* weight, const float* gate, bool adds,
                                         BasicCudaView<T> dx) const {
-  write_rows(has_vectors(dy) && is_row_vector(weight) && is_row_vector(gate), adds, dx, Ungated<T>{dy, weight, gate});
+  write_rows(has_row_vectors(dy) && is_row_vector(weight) && is_row_vector(gate), adds, dx,
+             Ungated<T>{dy, weight, gate});
 }
 
 template <typename T>
 void CudaGradientRows<T>::rms_norm(In<T> x, const float* gain, float factor, float epsilon, In<T> dy, bool adds,
                                    BasicCudaView<T> dx) const {
-  launch_wide(has_vectors(x) && has_vectors(dy) && is_row_vector(gain), adds, dx,
+  launch_wide(has_row_vectors(x) && has_row_vectors(dy) && is_row_vector(gain), adds, dx,
               [&]<int kWidth>(const GradientsOut<T, kWidth>& out) {
                 return RmsNormBackward<T, kWidth>{x, dy, gain, factor, epsilon, out};
               });
@@ -357,8 +354,8 @@ void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const 
                                 const float* head_gain, const NodeRotation& rotation, int64_t positions, In<T> dy,
                                 bool adds, BasicCudaView<T> dx, BasicCudaView<T> gain_terms) const {
   const RowHeads all(dy.rows, dy.columns / head_dim, head_dim);
-  const bool has_all = has_vectors(x) && has_vectors(dy) && has_vectors(dx) && has_vectors(gain_terms) &&
-                       has_head_vectors<T>(head_dim, rotation.half);
+  const bool has_all = has_row_vectors(x) && has_row_vectors(dy) && has_row_vectors(dx) &&
+                       has_row_vectors(gain_terms) && has_head_vectors<T>(head_dim, rotation.half);
   launch_heads<T>(all, has_all, stream_, [&]<int kLanes, int kPieces, int kWidth>() {
     return HeadsBackward<T, kLanes, kPieces, kWidth>{
         all, x, dy, static_cast<int>(positions), epsilon, norm_gain, head_gain, rotation, adds, dx, gain_terms};
@@ -367,28 +364,29 @@ void CudaGradientRows<T>::heads(In<T> x, int64_t head_dim, float epsilon, const 
 
 template <typename T>
 void CudaGradientRows<T>::activate(Activation activation, In<T> x, In<T> dy, bool adds, BasicCudaView<T> dx) const {
-  write_rows(has_vectors(x) && has_vectors(dy), adds, dx, ActivationBackward<T>{activation, x, dy});
+  write_rows(has_row_vectors(x) && has_row_vectors(dy), adds, dx, ActivationBackward<T>{activation, x, dy});
 }
 
 template <typename T>
 void CudaGradientRows<T>::gate(Activation activation, In<T> x, In<T> a, In<T> dy, bool adds,
                                BasicCudaView<T> dx) const {
-  write_rows(has_vectors(x) && has_vectors(a) && has_vectors(dy), adds, dx, GateBackward<T>{activation, x, a, dy});
+  write_rows(has_row_vectors(x) && has_row_vectors(a) && has_row_vectors(dy), adds, dx,
+             GateBackward<T>{activation, x, a, dy});
 }
 
 template <typename T>
 void CudaGradientRows<T>::gated(Activation activation, In<T> x, In<T> dy, bool adds, BasicCudaView<T> da) const {
-  write_rows(has_vectors(x) && has_vectors(dy), adds, da, GatedBackward<T>{activation, x, dy});
+  write_rows(has_row_vectors(x) && has_row_vectors(dy), adds, da, GatedBackward<T>{activation, x, dy});
 }
 
 template <typename T>
 void CudaGradientRows<T>::smear(In<T> dy, const float* gate, int64_t positions, bool adds, BasicCudaView<T> dx) const {
-  write_rows(has_vectors(dy) && is_row_vector(gate), adds, dx, SmearBackward<T>{dy, gate, positions});
+  write_rows(has_row_vectors(dy) && is_row_vector(gate), adds, dx, SmearBackward<T>{dy, gate, positions});
 }
 
 template <typename T>
 void CudaGradientRows<T>::smear_direction(In<T> x, int64_t positions, BasicCudaView<T> out) const {
-  write_rows(has_vectors(x), /*adds=*/false, out, SmearDirection<T>{x, positions});
+  write_rows(has_row_vectors(x), /*adds=*/false, out, SmearDirection<T>{x, positions});
 }
 
 template <typename T>

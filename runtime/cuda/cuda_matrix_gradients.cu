@@ -229,7 +229,7 @@ void CudaMatrixGradients::add_lookups(MatrixId id, std::span<const int32_t> rows
   const RowGroups groups(rows, network_->matrix(id).rows, batch.positions, list.reserve(on_device_.count()));
   list.send(groups.elements(), on_device_.data(), stream);
   const CudaView to = lookup_sum(id);
-  with_row_width<T>(has_row_vectors(gradient.data, gradient.columns, gradient.stride), [&]<int kWidth>(Width<kWidth>) {
+  with_row_width<T>(has_row_vectors(gradient), [&]<int kWidth>(Width<kWidth>) {
     const dim3 grid(static_cast<unsigned>(groups.groups), static_cast<unsigned>(divide_up(to.columns, 32 * kWidth)));
     launch_kernel(add_groups_kernel<T, kWidth>, {grid, 32 * kGroupWarps}, stream, GroupLists(groups, on_device_.data()),
                   gradient, to);

@@ -19,11 +19,6 @@ __device__ void store_row(const NodeRows<T>& y, int64_t row, int lane, const Val
   });
 }
 
-template <typename T>
-bool has_vectors(const NodeRows<T>& x) {
-  return has_row_vectors(x.data, x.columns, x.stride);
-}
-
 // Where values go, rounded.
 template <typename T, int kWidth>
 struct RowsOut {
@@ -301,7 +296,7 @@ template <typename T>
 template <typename Make>
 void CudaNodeRows<T>::launch_wide(bool has_vectors_too, const Rounding& r, const NodeRows<T>& y,
                                   const Make& make) const {
-  with_row_width<T>(has_vectors_too && has_vectors(y), [&]<int kWidth>(Width<kWidth>) {
+  with_row_width<T>(has_vectors_too && has_row_vectors(y), [&]<int kWidth>(Width<kWidth>) {
     launch_rows(y.rows, make(RowsOut<T, kWidth>{y, ValueRounding(r)}), stream_);
   });
 }
@@ -318,19 +313,19 @@ void CudaNodeRows<T>::map_rows(bool has_vectors_too, const Rounding& r, const No
 template <typename T>
 void CudaNodeRows<T>::copy_last(const NodeRows<T>& from, int64_t from_positions, const NodeRows<T>& to,
                                 int64_t to_positions) const {
-  map_rows(has_vectors(from), {}, to, LastRow<T>{from, from_positions, to_positions});
+  map_rows(has_row_vectors(from), {}, to, LastRow<T>{from, from_positions, to_positions});
 }
 
 template <typename T>
 void CudaNodeRows<T>::add(const NodeRows<T>& x, const NodeRows<T>& a, const float* scale, float factor,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(scale), r, y, Sum<T>{x, a, scale, factor});
+  map_rows(has_row_vectors(x) && has_row_vectors(a) && is_row_vector(scale), r, y, Sum<T>{x, a, scale, factor});
 }
 
 template <typename T>
 void CudaNodeRows<T>::rms_norm(const NodeRows<T>& x, const float* gain, float factor, float epsilon, const Rounding& r,
                                const NodeRows<T>& y) const {
-  launch_wide(has_vectors(x) && is_row_vector(gain), r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
+  launch_wide(has_row_vectors(x) && is_row_vector(gain), r, y, [&]<int kWidth>(const RowsOut<T, kWidth>& out) {
     return RmsNormRows<T, kWidth>{x, gain, factor, epsilon, out};
   });
 }
@@ -346,7 +341,7 @@ void CudaNodeRows<T>::heads(const NodeRows<T>& x, int64_t head_dim, float epsilo
                             const float* head_gain, const NodeRotation& rotation, const RowPositions& positions,
                             const Rounding& r, const NodeRows<T>& y) const {
   const RowHeads all(y.rows, x.columns / head_dim, head_dim);
-  const bool has_all = has_vectors(x) && has_vectors(y) && has_head_vectors<T>(head_dim, rotation.half);
+  const bool has_all = has_row_vectors(x) && has_row_vectors(y) && has_head_vectors<T>(head_dim, rotation.half);
   launch_heads<T>(all, has_all, stream_, [&]<int kLanes, int kPieces, int kWidth>() {
     return HeadNorms<T, kLanes, kPieces, kWidth>{all,       x,        y,         epsilon,         norm_gain,
                                                  head_gain, rotation, positions, ValueRounding(r)};
@@ -357,7 +352,7 @@ template <typename T>
 void CudaNodeRows<T>::activate(Activation activation, const NodeRows<T>& x, const Rounding& r,
                                const NodeRows<T>& y) const {
   with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
-    map_rows(has_vectors(x), r, y, Activated<T, kActivation>{x});
+    map_rows(has_row_vectors(x), r, y, Activated<T, kActivation>{x});
   });
 }
 
@@ -365,21 +360,21 @@ template <typename T>
 void CudaNodeRows<T>::gate(Activation activation, const NodeRows<T>& x, const NodeRows<T>& a, const Rounding& r,
                            const NodeRows<T>& y) const {
   with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
-    map_rows(has_vectors(x) && has_vectors(a), r, y, Gated<T, kActivation>{x, a});
+    map_rows(has_row_vectors(x) && has_row_vectors(a), r, y, Gated<T, kActivation>{x, a});
   });
 }
 
 template <typename T>
 void CudaNodeRows<T>::mix(const NodeRows<T>& x, const NodeRows<T>& a, const float* first, const float* second,
                           const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(first) && is_row_vector(second), r, y,
+  map_rows(has_row_vectors(x) && has_row_vectors(a) && is_row_vector(first) && is_row_vector(second), r, y,
            Mixed<T>{x, a, first, second});
 }
 
 template <typename T>
 void CudaNodeRows<T>::skip(const NodeRows<T>& x, const NodeRows<T>& a, const float* weight, const float* gate,
                            const Rounding& r, const NodeRows<T>& y) const {
-  map_rows(has_vectors(x) && has_vectors(a) && is_row_vector(weight) && is_row_vector(gate), r, y,
+  map_rows(has_row_vectors(x) && has_row_vectors(a) && is_row_vector(weight) && is_row_vector(gate), r, y,
            Skipped<T>{x, a, weight, gate});
 }
 
@@ -387,14 +382,14 @@ template <typename T>
 void CudaNodeRows<T>::smear(const NodeRows<T>& x, const float* gate, T* state, const RowPositions& positions,
                             const Rounding& r, const NodeRows<T>& y) const {
   assert(x.data != y.data);
-  const bool has_all = has_vectors(x) && has_row_vectors(static_cast<const T*>(state), x.columns, x.columns);
+  const bool has_all = has_row_vectors(x) && has_row_vectors(static_cast<const T*>(state), x.columns, x.columns);
   map_rows(has_all, r, y, Smeared<T>{x, gate, state, positions.positions});
   if (state) launch_rows(x.rows / positions.positions, KeepLastRows<T>{x, positions.positions, state}, stream_);
 }
 
 template <typename T>
 void CudaNodeRows<T>::add_bias(const float* bias, const NodeRows<T>& y) const {
-  map_rows(has_vectors(y), {}, y, Biased<T>{y, bias});
+  map_rows(has_row_vectors(y), {}, y, Biased<T>{y, bias});
 }
 
 template <typename T>

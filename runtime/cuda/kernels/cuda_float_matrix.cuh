@@ -2,6 +2,8 @@
 // of what gradient passes store: an owner and two views.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "runtime/cuda/kernels/cuda_context.cuh"
 #include "runtime/tensor/matrix.h"
 
@@ -26,6 +28,8 @@ struct BasicCudaView {
 
 using CudaView = BasicCudaView<float>;
 using ConstCudaView = BasicCudaView<const float>;
+using Bf16View = BasicCudaView<__nv_bfloat16>;
+using ConstBf16View = BasicCudaView<const __nv_bfloat16>;
 // Not deduced from an argument, so that a mutable view may be one.
 template <typename T>
 using ConstCudaViewOf = BasicCudaView<const std::type_identity_t<T>>;

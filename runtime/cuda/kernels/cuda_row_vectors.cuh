@@ -72,6 +72,10 @@ bool has_row_vectors(const T* data, int64_t columns, int64_t stride) {
   constexpr int kWidth = kRowVector<T>;
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && columns % kWidth == 0 && stride % kWidth == 0;
 }
+template <typename View>
+bool has_row_vectors(const View& x) {
+  return has_row_vectors(x.data, x.columns, x.stride);
+}
 
 // Of a row: body(Width<kWidth>, column) for the lane's columns, a few at once on their way: load(width, column) of all,
 // then store(column, columns) of all, for a store might overwrite what the next load reads, for all that a compiler

@@ -343,8 +343,7 @@ bool uses_sm90(const op::Attention& shape) { return shape.head_dim == kSm90HeadW
 // Leaves y . dy in `in`, where dv begins in dv, and dy as the kernels read it in `to`, unless it lies so.
 void prepare_gradients(ConstBf16View v, ConstBf16View y, ConstBf16View dy, const op::Attention& shape,
                        const Operands& in, Rounded* to, Bf16View dv, cudaStream_t stream) {
-  auto has_vectors = [](const auto& x) { return has_row_vectors(x.data, x.columns, x.stride); };
-  const bool has_all = has_vectors(v) && has_vectors(y) && has_vectors(dy) && has_vectors(dv) &&
+  const bool has_all = has_row_vectors(v) && has_row_vectors(y) && has_row_vectors(dy) && has_row_vectors(dv) &&
                        has_head_vectors<Rounded>(shape.head_dim, /*half=*/0);
   with_head_lanes<Rounded>(shape.head_dim, has_all, [&]<int kLanes, int kPieces, int kWidth>() {
     const int group = in.heads / in.kv_heads, sharing = std::min(32 / kLanes, group & -group);

@@ -15,9 +15,6 @@ namespace thimble {
 
 constexpr int64_t kWidestBf16Head = 128;
 
-using Bf16View = BasicCudaView<__nv_bfloat16>;
-using ConstBf16View = BasicCudaView<const __nv_bfloat16>;
-
 // What a backward pass asks of the forward pass of the same attention; nothing of heads that are too wide.
 struct CudaAttentionSums {
   DeviceArray<float> log_sums;   // (S, H, T): of weights, to the base of 2

@@ -73,7 +73,7 @@ void launch_bf16_product_sm90(ProductForm form, const Bf16Factor& a, const Bf16F
                      .column_tiles = divide_up(c.columns, kColumns),
                      .add = add,
                      .whole_vectors = has_pairs,
-                     .whole_chunks = has_row_vectors(c.data, c.columns, c.stride) && c.steps.outer % 8 == 0};
+                     .whole_chunks = has_row_vectors(c) && c.steps.outer % 8 == 0};
   switch (form) {
     case ProductForm::kNT:
       shape.depth = static_cast<int>(a.columns);

@@ -8,9 +8,6 @@
 
 namespace thimble {
 
-using Bf16View = BasicCudaView<__nv_bfloat16>;
-using ConstBf16View = BasicCudaView<const __nv_bfloat16>;
-
 // All where has_sm90_kernels(), of factors that is_sm90_factor() and of views and a bias with rows of whole vectors
 // (cuda_row_vectors.cuh).
 
