@@ -8,13 +8,14 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
 
 std::string shown_entry(const Json& value) {
   constexpr size_t kMostShown = 120;
-  const std::string text = value.dump();
+  const std::string text = canonical_json(value);
   return text.size() > kMostShown ? text.substr(0, kMostShown) + "..." : text;
 }
 

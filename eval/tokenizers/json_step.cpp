@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
@@ -14,7 +15,7 @@ const Json kNull;
 std::string shown(const Json& value) {
   constexpr size_t kMostShown = 120;
   if (value.is_structured() && value.size() > 8) return value.is_array() ? "an array" : "an object";
-  std::string text = value.dump();
+  std::string text = canonical_json(value);
   if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
   return text;
 }

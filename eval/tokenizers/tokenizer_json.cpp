@@ -12,6 +12,7 @@
 #include "eval/tokenizers/tokenizer_check.h"
 #include "eval/tokenizers/tokenizer_model.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
@@ -60,9 +61,9 @@ class Reader {
     for (const auto& [text, id] : vocabulary.items()) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMostTokens))
         throw FormatError(path_, fmt::format("model vocab: '{}' has the id {}; allowed are 0 to {}", text.substr(0, 80),
-                                             id.dump().substr(0, 40), kMostTokens - 1));
+                                             canonical_json(id).substr(0, 40), kMostTokens - 1));
       if (text.size() > kMaxPieceBytes)
-        throw FormatError(path_, fmt::format("model vocab: token {} has {} B, at most {} allowed", id.dump(),
+        throw FormatError(path_, fmt::format("model vocab: token {} has {} B, at most {} allowed", canonical_json(id),
                                              text.size(), kMaxPieceBytes));
       size = std::max(size, id.get<int64_t>() + 1);
     }
@@ -116,7 +117,8 @@ class Reader {
         right = merge[1].get<std::string>();
       }
       auto fail = [&](const std::string& what) {
-        throw FormatError(path_, fmt::format("model merges {}: {} {}", rank, merge.dump().substr(0, 120), what));
+        throw FormatError(path_,
+                          fmt::format("model merges {}: {} {}", rank, canonical_json(merge).substr(0, 120), what));
       };
       if (left.empty() || right.empty()) fail("is no pair of texts");
       const auto of_left = ids_.find(left), of_right = ids_.find(right);

@@ -10,6 +10,7 @@
 #include "quantizer/formats/gguf_vocabulary.h"
 #include "runtime/base/file.h"
 #include "runtime/base/file_kind.h"
+#include "runtime/base/json.h"
 #include "runtime/families/gguf_text_rules.h"
 
 namespace thimble {
@@ -50,7 +51,7 @@ void check_normalizer(const Json& json, const std::string& path) {
   const Json normalizer = json.value("normalizer", Json());
   if (!normalizer.is_null() && normalizer != Json({{"type", "NFC"}}))
     throw UsageError(path + ": --to gguf: llama.cpp has no normalizer of texts before byte-level encoding, this is " +
-                     normalizer.dump());
+                     canonical_json(normalizer));
 }
 
 // Of transformers, beside the tokenizer; empty where there is none.
@@ -88,7 +89,7 @@ GgufVocabulary vocabulary_of(const std::string& path) {
     return vocabulary;
   }
   const Json json = is_gguf ? gguf_tokenizer_json(read_gguf(file.bytes(), path), path) : parse_json(file.bytes(), path);
-  const std::string made = is_gguf ? json.dump() : "";
+  const std::string made = is_gguf ? canonical_json(json) : "";
   const TokenizerJson tokenizer = parse_tokenizer_json(is_gguf ? as_bytes_of(made) : file.bytes(), path);
   return (tokenizer.steps.is_byte_level ? byte_level_vocabulary : marks_vocabulary)(tokenizer, json, path);
 }

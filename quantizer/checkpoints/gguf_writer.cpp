@@ -12,6 +12,7 @@
 #include "quantizer/formats/gguf.h"
 #include "quantizer/formats/gguf_rows.h"
 #include "runtime/base/atomic_file.h"
+#include "runtime/base/json.h"
 
 namespace thimble {
 namespace {
@@ -89,7 +90,8 @@ void GgufKeys::add(const std::string& key, const Json& value) {
   } else {
     const auto number = value.get<uint64_t>();
     if (!value.is_number_integer() || number > std::numeric_limits<uint32_t>::max())
-      throw UsageError(fmt::format("--to gguf: '{}' is {}, at most 2^32 - 1 can be written", key, value.dump()));
+      throw UsageError(
+          fmt::format("--to gguf: '{}' is {}, at most 2^32 - 1 can be written", key, canonical_json(value)));
     begin(key, type(GgufType::kU32));
     append_little_endian(bytes_, static_cast<uint32_t>(number));
   }

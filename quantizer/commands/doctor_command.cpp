@@ -11,6 +11,7 @@
 #include "quantizer/console/version.h"
 #include "quantizer/ranks/join_ranks.h"
 #include "quantizer/reports/gnuplot.h"
+#include "runtime/base/json.h"
 #include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cuda/kernels/cuda_devices.h"
@@ -42,7 +43,7 @@ Json describe_machine(const Device& device) {
 }
 
 std::string machine_text(const Json& machine) {
-  auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
+  auto text_of = [](const Json& value) { return value.is_string() ? value.get<std::string>() : canonical_json(value); };
   std::vector<std::pair<std::string, std::string>> facts;
   for (const auto& [name, key] : {std::pair("thimble", "version"),
                                   {"compiler", "compiler"},

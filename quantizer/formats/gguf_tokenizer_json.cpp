@@ -14,6 +14,7 @@
 #include "quantizer/console/quoted_name.h"
 #include "quantizer/formats/gguf_vocabulary.h"
 #include "runtime/base/file.h"
+#include "runtime/base/json.h"
 #include "runtime/families/gguf_text_rules.h"
 
 namespace thimble {
@@ -291,7 +292,7 @@ std::optional<GgufFile> gguf_at(const MappedFile& file) {
 Json gguf_tokenizer_json(const GgufFile& file, const std::string& path) { return Reader(file, path).read(); }
 
 Tokenizer gguf_tokenizer(const GgufFile& file, const std::string& path) {
-  return {as_bytes_of(gguf_tokenizer_json(file, path).dump()), path};
+  return {as_bytes_of(canonical_json(gguf_tokenizer_json(file, path))), path};
 }
 
 bool holds_gguf_tokenizer(const std::string& path) {
@@ -320,7 +321,7 @@ std::map<std::string, std::string> gguf_tokenizer_files(const std::string& path)
   // Hugging Face's library numbers added tokens anew unless the vocabulary has them.
   for (const Json& added : tokenizer.at("added_tokens"))
     tokenizer["model"]["vocab"].emplace(added.at("content").get<std::string>(), added.at("id"));
-  files["tokenizer.json"] = tokenizer.dump();
+  files["tokenizer.json"] = canonical_json(tokenizer);
   files[kTokenizerConfigFile] = reader.config().dump(2) + "\n";
   if (const std::string text = text_at(file->metadata, kChatTemplateKey); !text.empty())
     files["chat_template.jinja"] = text;

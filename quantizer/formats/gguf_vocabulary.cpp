@@ -11,6 +11,7 @@
 #include "eval/tokenizers/tokenizer_model.h"
 #include "eval/tokenizers/utf8.h"
 #include "quantizer/console/quoted_name.h"
+#include "runtime/base/json.h"
 #include "runtime/families/gguf_text_rules.h"
 
 namespace thimble {
@@ -158,7 +159,8 @@ GgufVocabulary marks_vocabulary(const TokenizerJson& tokenizer, const Json& json
     refuse_vocabulary(
         path, fmt::format("llama.cpp only makes marks of spaces before such a byte-pair encoding, this normalizer and "
                           "pre_tokenizer are {} and {}",
-                          json.value("normalizer", Json()).dump(), json.value("pre_tokenizer", Json()).dump()));
+                          canonical_json(json.value("normalizer", Json())),
+                          canonical_json(json.value("pre_tokenizer", Json()))));
   const BpeVocabulary& bpe = tokenizer.bpe;
   if (!std::ranges::all_of(bpe.fallback_bytes, [](const auto& id) { return id.has_value(); }))
     refuse_vocabulary(path, kAllBytes);

@@ -16,6 +16,7 @@
 #include "quantizer/pipeline/quantize_options.h"
 #include "quantizer/reports/report_style.h"
 #include "runtime/base/atomic_file.h"
+#include "runtime/base/json.h"
 #include "runtime/base/parallel.h"
 
 namespace thimble {
@@ -72,7 +73,7 @@ void add_values(const std::string& name, const Json& value, ReportSettings& sett
       add_values(name.empty() ? key : name + ", " + key, member, settings);
     return;
   }
-  std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  std::string text = value.is_string() ? value.get<std::string>() : canonical_json(value);
   settings.values.emplace_back(name, std::move(text));
 }
 

@@ -77,4 +77,6 @@ Json parse_json(Bytes text, const std::string& path) {
   return std::move(builder.value());
 }
 
+std::string canonical_json(const Json& value) { return value.dump(); }
+
 }  // namespace thimble

@@ -15,6 +15,6 @@ constexpr int kMaxJsonDepth = 64;
 Json parse_json(Bytes text, const std::string& path);
 
 // Keys sorted, no spaces: equal values give equal bytes.
-inline std::string canonical_json(const Json& value) { return value.dump(); }
+std::string canonical_json(const Json& value);
 
 }  // namespace thimble

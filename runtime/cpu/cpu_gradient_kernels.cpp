@@ -189,13 +189,13 @@ void attention_backward(const AttentionTile& t, const AttentionGradients& to) {
   tile_add_tn(t, gradients, queries_of(t), {to.dk, keys, t.head_dim, to.dkv_stride});
 }
 
-constexpr CpuGradientKernels kKernels = {
+constexpr CpuGradientKernels kGradientKernels = {
     gemm_nn,           gemm_nn_sub_f64,     pack_transposed,     multiply_packed_tn,
     rms_norm_backward, layer_norm_backward, activation_backward, attention_backward,
     log_softmax,       nll_backward,        divergence_backward};
 
 }  // namespace
 
-const CpuGradientKernels& THIMBLE_JOIN(cpu_gradient_kernels, THIMBLE_ISA)() { return kKernels; }
+const CpuGradientKernels& THIMBLE_JOIN(cpu_gradient_kernels, THIMBLE_ISA)() { return kGradientKernels; }
 
 }  // namespace thimble

@@ -30,7 +30,7 @@ class ConfigReader {
     if (!given.is_object())
       throw FormatError(path, within.empty() ? "the model config must be a JSON object"
                                              : "config key '" + within.substr(0, within.size() - 1) + "' is " +
-                                                   given.dump() + ", allowed is an object");
+                                                   canonical_json(given) + ", allowed is an object");
   }
 
   // A key that only the config can tell.
@@ -45,8 +45,8 @@ class ConfigReader {
   template <typename T>
   T proven(const std::string& key, T value, const std::string& tensor) const {
     if (given_.contains(key) && get<T>(key) != value)
-      throw FormatError(path_, "config key '" + within_ + key + "' is " + given_.at(key).dump() + ", but tensor '" +
-                                   tensor + "' proves " + Json(value).dump());
+      throw FormatError(path_, "config key '" + within_ + key + "' is " + canonical_json(given_.at(key)) +
+                                   ", but tensor '" + tensor + "' proves " + canonical_json(value));
     return value;
   }
 
@@ -57,7 +57,8 @@ class ConfigReader {
 
   [[noreturn]] void reject(const std::string& key, const std::string& allowed) const {
     throw FormatError(path_, "config key '" + within_ + key + "' is " +
-                                 (given_.contains(key) ? given_.at(key).dump() : "absent") + ", allowed is " + allowed);
+                                 (given_.contains(key) ? canonical_json(given_.at(key)) : "absent") + ", allowed is " +
+                                 allowed);
   }
 
  private:

@@ -2,6 +2,7 @@
 #include "runtime/families/description.h"
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/families/config_reader.h"
 #include "runtime/families/golf/golf_family.h"
 #include "runtime/families/gpt2/gpt2_family.h"
@@ -41,7 +42,7 @@ Description describe_model(const Json& config, const TensorMap& parameters, cons
     check_every_tensor(description.network->parameters, parameters, where.checkpoint, family);
     return description;
   }
-  throw FormatError(where.config, "model family " + named.dump() + " cannot be run");
+  throw FormatError(where.config, "model family " + canonical_json(named) + " cannot be run");
 }
 
 Json named_family(const Json& config) {

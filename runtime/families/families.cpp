@@ -3,6 +3,7 @@
 #include <array>
 
 #include "runtime/base/error.h"
+#include "runtime/base/json.h"
 #include "runtime/families/config_reader.h"
 #include "runtime/families/family.h"
 #include "runtime/families/golf/golf_family.h"
@@ -42,7 +43,7 @@ std::string gguf_architectures() {
 
 std::string cannot_be_run(const Json& config) {
   const Json named = named_family(config);
-  return "model family " + (named.is_null() ? Json("unknown") : named).dump() + " cannot be run, allowed are " +
+  return "model family " + canonical_json(named.is_null() ? Json("unknown") : named) + " cannot be run, allowed are " +
          family_names();
 }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <numbers>
 
+#include "runtime/base/json.h"
 #include "runtime/families/config_reader.h"
 
 namespace thimble {
@@ -128,7 +129,7 @@ class LlamaReader {
   }
 
   double positive(const ConfigReader& reader, const char* key, double value, double most) const {
-    if (!(value > 0 && value <= most)) reader.reject(key, "above 0 and at most " + Json(most).dump());
+    if (!(value > 0 && value <= most)) reader.reject(key, "above 0 and at most " + canonical_json(most));
     return value;
   }
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 
+#include "runtime/base/json.h"
 #include "runtime/families/config_reader.h"
 
 namespace thimble {
@@ -262,7 +263,7 @@ void refuse_unknown_to_gguf(const LlamaConfig& c, const std::string& path) {
   const int64_t scalar = c.num_layers == kLargestGemmaLayers ? c.model_dim / c.num_heads : c.head_dim;
   if (c.query_scalar != static_cast<double>(scalar))
     throw UsageError(where + "has a query_pre_attn_scalar of " + std::to_string(scalar) + ", the model " +
-                     Json(c.query_scalar).dump());
+                     canonical_json(c.query_scalar));
   if (c.local_rope.type != "default") throw UsageError(where + "does not scale the frequencies of local layers");
   if (period_of(c) == 0) throw UsageError(where + "has a global layer after every so many local ones, the model not");
 }
