@@ -210,9 +210,9 @@ class CudaTranspose {
 template <typename T>
 size_t CudaGradientPass<T>::transpose(std::span<const Instruction> rest, CudaGradientObserver<T>& observer,
                                       CudaVectorSums* vectors) {
-  CudaTranspose transpose(*this, rest, observer, vectors);
-  std::visit(transpose, network_.nodes[rest[0].node].operation);
-  return transpose.count();
+  CudaTranspose visitor(*this, rest, observer, vectors);
+  std::visit(visitor, network_.nodes[rest[0].node].operation);
+  return visitor.count();
 }
 
 template <typename T>
