@@ -51,7 +51,7 @@ else()
 endif()
 option(THIMBLE_UNITY "Compile several sources of a library, or of a test program, at a time" ${unity_default})
 
-# thimble_join_sources(<target>): compiles 16 of its sources at a time, where THIMBLE_UNITY says so: a seventh less work
+# thimble_join_sources(<target>): compiles 16 of its sources at a time, where THIMBLE_UNITY says so: an eighth less work
 # than 8, and enough parts for two cores.
 function(thimble_join_sources target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${THIMBLE_UNITY} UNITY_BUILD_BATCH_SIZE 16)
