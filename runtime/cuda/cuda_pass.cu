@@ -217,9 +217,10 @@ void CudaPass<T>::logits(int64_t first, int64_t rows, float* out, cudaStream_t s
   Product head = head_input(stream);
   head.operands.a += first * head.operands.a_stride;
   head.operands.rows = rows;
+  if (head.norm.squares.parts) head.norm.squares.parts += first;
   with_logit_rule(head.norm, [&]<bool kRounds>(const LogitRule<kRounds>& rule) {
-    runner_.products().template logits<kRounds>(head.operands,
-                                                LogitsEpilogue<kRounds>{rule, out, logits_stride(), first}, stream);
+    runner_.products().template logits<kRounds>(head.operands, LogitsEpilogue<kRounds>{rule, out, logits_stride()},
+                                                stream);
   });
 }
 

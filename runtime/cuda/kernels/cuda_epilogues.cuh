@@ -47,6 +47,18 @@ struct RowSquares {
   }
 };
 
+// Does an epilogue leave such parts?
+template <typename Epilogue>
+constexpr bool leaves_squares = requires(Epilogue epilogue) {
+  epilogue.squares;
+};
+
+// Do an epilogue's row(), but for the norm, and fetch() read only what no kernel of a step writes after its embeddings?
+template <typename Epilogue>
+constexpr bool fetches_early = requires {
+  requires Epilogue::kFetchesEarly;
+};
+
 // c / sqrt(mean of squares + epsilon) of a row; without parts just c: 1 / sqrt(0 + 1) is exact.
 struct RowNorm {
   RowSquares squares;
@@ -245,6 +257,7 @@ struct QkvEpilogue {
     Stored8<T> added;  // the value embedding
   };
   static constexpr int kRegisterBytes = kPlain ? 224 : 176;  // see gemm_sm90::Ahead
+  static constexpr bool kFetchesEarly = true;                // positions, angles, rows of tables by token
   QkvOperands<T> o;
 
   __device__ Columns columns(int column, bool exists) const {

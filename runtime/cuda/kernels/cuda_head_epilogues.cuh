@@ -42,10 +42,9 @@ struct LogitsEpilogue {
   LogitRule<kRounds> rule;
   float* out;  // (rows, stride)
   int64_t stride;
-  int64_t first_row = 0;  // of those that rule.norm knows
 
   __device__ Columns columns(int, bool) const { return {}; }
-  __device__ Row row(int64_t row) const { return rule.norm(first_row + row); }
+  __device__ Row row(int64_t row) const { return rule.norm(row); }
   __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
   __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {

@@ -52,6 +52,23 @@ class ProductCheck {
   const float* bias() const { return bias_device_.data(); }
   float bias_at(int column) const { return bias_[static_cast<size_t>(column)]; }
   RowNorm norm() const { return {{squares_device_.data(), 1, rows_}, 1.0f / static_cast<float>(depth_), 1, 0}; }
+  // The same norm, of sums of squares in so many equal parts.
+  RowNorm norm(int parts) {
+    std::vector<float> in_parts;
+    for (int i = 0; i < parts; ++i)
+      for (const float sum : squares_) in_parts.push_back(sum / static_cast<float>(parts));
+    parts_device_ = DeviceArray<float>(std::span<const float>(in_parts));
+    RowNorm in = norm();
+    in.squares = {parts_device_.data(), parts, rows_};
+    return in;
+  }
+  // y of the first `rows` rows.
+  std::vector<T> stored(int64_t rows) const {
+    check_cuda(cudaDeviceSynchronize());
+    std::vector<T> values(static_cast<size_t>(rows * columns_));
+    check_cuda(cudaMemcpy(values.data(), y(), values.size() * sizeof(T), cudaMemcpyDeviceToHost));
+    return values;
+  }
   double norm_at(int64_t row) const { return 1 / std::sqrt(squares_[static_cast<size_t>(row)] / depth_); }
 
   // expected(product, row, column); `most` of the larger of 1 and its size.
@@ -59,9 +76,7 @@ class ProductCheck {
   void expect(const std::string& what, const Expected& expected, double most) const {
     SCOPED_TRACE(what + ": " + std::to_string(rows_) + " x " + std::to_string(columns_) + " x " +
                  std::to_string(depth_));
-    check_cuda(cudaDeviceSynchronize());
-    std::vector<T> found(static_cast<size_t>(y_device_.count()));
-    check_cuda(cudaMemcpy(found.data(), y(), y_device_.bytes(), cudaMemcpyDeviceToHost));
+    const std::vector<T> found = stored(rows_);
     int64_t wrong = 0;
     std::string first;
     for (int64_t r = 0; r < rows_; ++r)
@@ -93,7 +108,7 @@ class ProductCheck {
   std::vector<float> bias_, squares_;
   std::vector<double> products_;
   DeviceArray<T> x_device_, w_device_, y_device_;
-  DeviceArray<float> bias_device_, squares_device_;
+  DeviceArray<float> bias_device_, squares_device_, parts_device_;
 };
 
 template <typename T>
@@ -139,21 +154,48 @@ TEST_F(CudaProductsTest, LinearLayersInQ115) {
 template <typename T>
 void expect_normed() {
   for (bool stepping : {false, true})
-    for (double x_size : {1e-4, 1.0, 6e4}) {
-      const CudaProducts<T> products(stepping);
-      const ProductCheck<T> check(300, 264, 136, x_size);
-      products.activate(check.operands(), check.norm(), Activation::kSilu, check.bias(), check.y(), 264, nullptr);
-      check.expect((stepping ? "step, rows of " : "window, rows of ") + std::to_string(x_size),
-                   [&](double p, int64_t r, int c) {
-                     const double z = p * check.norm_at(r) + check.bias_at(c);
-                     return z / (1 + std::exp(-z));
-                   },
-                   2 * kMost<T>);
-    }
+    for (const auto& [rows, columns, depth] : {std::tuple(300, 264, 136), {64, 1792, 512}, {40, 48, 1056}})
+      for (double x_size : {1e-4, 1.0, 6e4}) {
+        const CudaProducts<T> products(stepping);
+        ProductCheck<T> check(rows, columns, depth, x_size);
+        for (const int parts : {1, 16, 70}) {
+          products.activate(check.operands(), check.norm(parts), Activation::kSilu, check.bias(), check.y(), columns,
+                            nullptr);
+          check.expect(
+              (stepping ? "step, " : "window, ") + std::to_string(parts) + " parts, rows of " + std::to_string(x_size),
+              [&](double p, int64_t r, int c) {
+                const double z = p * check.norm_at(r) + check.bias_at(c);
+                return z / (1 + std::exp(-z));
+              },
+              2 * kMost<T>);
+        }
+      }
 }
 TEST_F(CudaProductsTest, DeferredNormsInFp32) { expect_normed<float>(); }
 TEST_F(CudaProductsTest, DeferredNormsInBf16) { expect_normed<__nv_bfloat16>(); }
 TEST_F(CudaProductsTest, DeferredNormsInFp16) { expect_normed<__half>(); }
+
+// Whatever tiles their number asks for.
+TEST_F(CudaProductsTest, RowsOfAStepHaveTheSameBitsInAnyBatch) {
+  using T = __nv_bfloat16;
+  for (const auto& [columns, depth] : {std::pair(1792, 512), {512, 1792}, {1024, 40}}) {
+    const CudaProducts<T> products(/*stepping=*/true);
+    ProductCheck<T> check(130, columns, depth, 1);
+    auto first_rows = [&](int64_t rows, int64_t compared) {
+      GemmOperands<T> operands = check.operands();
+      operands.rows = rows;
+      products.activate(operands, check.norm(16), Activation::kSilu, nullptr, check.y(), columns, nullptr);
+      std::vector<float> values;
+      for (const T value : check.stored(compared)) values.push_back(static_cast<float>(value));
+      return values;
+    };
+    for (const int64_t rows : {1, 20, 64, 100}) {
+      SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(columns) + " x " + std::to_string(depth));
+      const std::vector<float> alone = first_rows(rows, rows);
+      EXPECT_EQ(alone, first_rows(130, rows));
+    }
+  }
+}
 
 // Of the first `rows` rows of a head with fewer tokens than columns; without norms where `cap` is 0.
 template <typename T>

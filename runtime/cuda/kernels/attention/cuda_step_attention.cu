@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
   }
   wait_for_previous();
   let_next_begin();
+  const OwnValue<T, kHead> own(operands, kShared, keys);
   float q[kShared][kElements], out[kShared][kElements] = {}, peak[kShared], sum[kShared] = {};
 #pragma unroll
   for (int h = 0; h < kShared; ++h) {
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
       if (lane < kLanes) all.outputs[warp][h][part + e] = out[h][e];
     }
   }
-  finish_step<kRounds>(all, operands, kShared, query, keys);
+  finish_step<kRounds>(all, operands, kShared, query, own);
 }
 
 template <typename T, int kHead, bool kRounds>

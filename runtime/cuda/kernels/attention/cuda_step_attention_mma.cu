@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
   let_next_begin();
   RowColumns<T, kHead> q{};
   if (row < heads) q.load(query + row * kHead + part);
+  const OwnValue<T, kHead> own(operands, heads, count);
   float out[kChunks][4][4] = {}, peak = -INFINITY, sum = 0;  // of 8 columns of a chunk, as pairs
   for (int start = first_key + warp * kKeys; start < count; start += kStepWarps * kKeys) {
     RowColumns<T, kHead> k[2], v[2];
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
       for (int pair = 0; pair < 4; ++pair)
         store_pair(&all.outputs[warp][row][c * kChunk + part + 2 * pair], {out[c][pair][0], out[c][pair][1]});
   }
-  finish_step</*kRounds=*/false>(all, operands, heads, query, count);
+  finish_step</*kRounds=*/false>(all, operands, heads, query, own);
 }
 
 }  // namespace

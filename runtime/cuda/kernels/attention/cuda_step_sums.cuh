@@ -18,24 +18,33 @@ struct StepSums {
   float outputs[kStepWarps][kMostHeads][kHead];
 };
 
+// A lane's columns of the newest position's value, which its CTA's query heads share. One warp for each head needs
+// them.
+template <typename T, int kHead>
+struct OwnValue {
+  static constexpr int kColumns = kHead / 32;  // kHead is a multiple of 32
+  T columns[kColumns] = {};
+
+  __device__ OwnValue(const AttentionOperands<T>& operands, int heads, int keys) {
+    if (static_cast<int>(threadIdx.x) / 32 >= heads) return;
+    const int kv_head = static_cast<int>(blockIdx.y) * heads / (operands.heads / operands.kv_heads);
+    const T* value = operands.keys + (blockIdx.x * operands.capacity + keys - 1) * (2 * operands.kv_heads * kHead) +
+                     (operands.kv_heads + kv_head) * kHead;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) columns[i] = value[i * 32 + static_cast<int>(threadIdx.x) % 32];
+  }
+};
+
 // `query`: of the CTA's `heads` heads, replaced by their outputs. With kRounds weights are normalised already. Waits
 // for all warps, each of which has written its sums.
 template <bool kRounds, typename T, int kMostHeads, int kHead>
 __device__ void finish_step(const StepSums<kMostHeads, kHead>& all, const AttentionOperands<T>& operands, int heads,
-                            T* query, int keys) {
+                            T* query, const OwnValue<T, kHead>& own_value) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t sequence = blockIdx.x;
-  const int kv_head = static_cast<int>(blockIdx.y) * heads / (operands.heads / operands.kv_heads);
-  const int kv_stride = 2 * operands.kv_heads * kHead;
-  // One warp per head from here on; kHead is a multiple of 32.
-  constexpr int kColumns = kHead / 32;  // of a lane
-  float own[kColumns] = {};
-  if (warp < heads) {
-    const T* own_value =
-        operands.keys + (sequence * operands.capacity + keys - 1) * kv_stride + (operands.kv_heads + kv_head) * kHead;
+  constexpr int kColumns = OwnValue<T, kHead>::kColumns;
+  float own[kColumns];
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value[i * 32 + lane]);
-  }
+  for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value.columns[i]);
   __syncthreads();
 
   if (warp < heads) {

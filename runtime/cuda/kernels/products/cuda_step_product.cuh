@@ -25,6 +25,7 @@ namespace step_product {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kChunk = 32, kLaneElements = 8;  // of K: a warp's, and a lane's 16 bytes
+constexpr int kMostSquareParts = 64;           // of a norm that is read at once
 
 template <int kFragments, int kColumns>
 struct Chunk {
@@ -46,14 +47,29 @@ __device__ void multiply_chunk(FragmentValues<kColumns> (&sums)[kFragments], con
   }
 }
 
-template <typename T, int kFragments, int kColumns, typename Epilogue>
+// The norm that an epilogue multiplies by, or null.
+template <typename T, int kHead, QkvKind kKind>
+__device__ RowNorm* norm_of(QkvEpilogue<T, kHead, kKind>& epilogue) {
+  return &epilogue.o.norm;
+}
+template <typename Epilogue>
+__device__ RowNorm* norm_of(Epilogue& epilogue) {
+  if constexpr (requires { epilogue.norm; })
+    return &epilogue.norm;
+  else if constexpr (requires { epilogue.rule.norm; })
+    return &epilogue.rule.norm;
+  else
+    return nullptr;
+}
+
+template <typename T, int kFragments, int kColumns, int kAhead, typename Epilogue>
 __global__ void __launch_bounds__(kThreads)
-    step_product_kernel(const GemmOperands<T> operands, const __grid_constant__ Epilogue epilogue) {
+    step_product_kernel(const GemmOperands<T> operands, const __grid_constant__ Epilogue given) {
   constexpr int kRows = 16 * kFragments;
-  constexpr int kAhead = 96 / (8 * kFragments + kColumns / 2);  // chunks in 96 registers
-  constexpr int kLanes = kColumns / 8;                          // that hold a row for the epilogue
+  constexpr int kLanes = kColumns / 8;  // that hold a row for the epilogue
   static_assert(kRows * kLanes <= kThreads);
   __shared__ __align__(16) float partial[kWarps][kRows][kColumns + 4];
+  __shared__ float squares[kMostSquareParts][kRows];
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRows;
   const int first_column = static_cast<int>(blockIdx.x) * kColumns;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -87,25 +103,43 @@ __global__ void __launch_bounds__(kThreads)
   Chunk<kFragments, kColumns> ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_b(warp + i * kWarps, ahead[i]);
+
+  // What the epilogue reads is on its way while the warps multiply, for whole warps of lanes: what no kernel writes
+  // from here on, and the rest once the one before has ended.
+  const int r = static_cast<int>(threadIdx.x) / kLanes;
+  const int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
+  const bool finishes = r < kRows, has_row = finishes && first_row + r < operands.rows;
+  const RowPlace place{first_row + r, column, static_cast<int>(blockIdx.x), has_row && column < operands.columns};
+  Epilogue epilogue = given, early = given;
+  RowNorm* norm = norm_of(epilogue);
+  const bool sums_squares = norm && norm->squares.count <= kMostSquareParts;
+  if (sums_squares) norm_of(early)->squares = {};
+  typename Epilogue::Columns columns{};
+  typename Epilogue::Row row{};
+  typename Epilogue::Fetched fetched{};
+  auto fetch = [&] {
+    if (!finishes) return;
+    if (has_row) row = early.row(place.row);
+    fetched = early.fetch(place, columns, row);
+  };
+  if (finishes) columns = epilogue.columns(column, column < operands.columns);
+  constexpr bool kFetchesEarly = fetches_early<Epilogue>;
+  if constexpr (kFetchesEarly) {
+    if (sums_squares) fetch();
+  }
   wait_for_previous();
   let_next_begin();
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_a(warp + i * kWarps, ahead[i]);
-
-  // What the epilogue reads is on its way meanwhile, for whole warps of lanes.
-  const int r = static_cast<int>(threadIdx.x) / kLanes;
-  const int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
-  const bool finishes = r < kRows;
-  const RowPlace place{first_row + r, column, static_cast<int>(blockIdx.x),
-                       finishes && first_row + r < operands.rows && column < operands.columns};
-  typename Epilogue::Columns columns{};
-  typename Epilogue::Row row{};
-  typename Epilogue::Fetched fetched{};
-  if (finishes) {
-    columns = epilogue.columns(column, column < operands.columns);
-    if (first_row + r < operands.rows) row = epilogue.row(first_row + r);
-    fetched = epilogue.fetch(place, columns, row);
+  // Of a norm all parts are read at once, into shared memory; nobody needs it before the sums.
+  if (sums_squares) {
+    const RowSquares& from = norm->squares;
+    for (int i = static_cast<int>(threadIdx.x); i < from.count * kRows; i += kThreads)
+      squares[i / kRows][i % kRows] =
+          from.parts[i / kRows * from.capacity + min(first_row + i % kRows, operands.rows - 1)];
+    norm->squares = {&squares[0][0] - first_row, from.count, kRows};
   }
+  if (!kFetchesEarly || !sums_squares) fetch();
 
   FragmentValues<kColumns> sums[kFragments] = {};
   for (int first = warp; first < chunks; first += kWarps * kAhead) {
@@ -128,6 +162,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   __syncthreads();
   if (!finishes) return;
+  if (has_row) row = epilogue.row(place.row);
   float v[8] = {};
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
@@ -142,26 +177,42 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace step_product
 
-// Tiles of kColumns columns, 32 or 64: epilogues leave row sums of squares in parts of as many. `overlaps`: with the
-// kernel before it in the stream.
+// Tiles of kColumns columns, 32 or 64: epilogues leave row sums of squares in parts of as many, or heads stay whole;
+// where they leave none, 32 may become 64. `overlaps`: with the kernel before it in the stream.
 template <typename T, int kColumns, typename Epilogue>
 void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilogue, bool overlaps,
                          cudaStream_t stream) {
   using namespace step_product;
-  const int column_tiles = divide_up(operands.columns, kColumns);
-  auto launch = [&]<int kFragments>(std::integral_constant<int, kFragments>) {
-    const dim3 grid(static_cast<unsigned>(column_tiles),
-                    static_cast<unsigned>(divide_up(operands.rows, 16 * kFragments)));
-    launch_kernel(step_product_kernel<T, kFragments, kColumns, Epilogue>, {grid, kThreads, 0, 1, overlaps}, stream,
-                  operands, epilogue);
+  auto tiles = [&](int rows, int columns) {
+    return divide_up(operands.rows, rows) * divide_up(operands.columns, columns);
   };
-  if constexpr (kColumns <= 32) {
-    // More than the device runs at once, which is one on each multiprocessor: taller tiles, which also read the weights
-    // less often.
-    if (divide_up(operands.rows, 16) * column_tiles > multiprocessors())
-      return launch(std::integral_constant<int, 2>());
+  auto launch = [&]<int kFragments, int kWidth>(std::integral_constant<int, kFragments>,
+                                                std::integral_constant<int, kWidth>) {
+    const dim3 grid(static_cast<unsigned>(divide_up(operands.columns, kWidth)),
+                    static_cast<unsigned>(divide_up(operands.rows, 16 * kFragments)));
+    constexpr int kMostAhead = 96 / (8 * kFragments + kWidth / 2), kFew = 2;  // chunks in 96 registers
+    auto with_ahead = [&]<int kAhead>(std::integral_constant<int, kAhead>) {
+      launch_kernel(step_product_kernel<T, kFragments, kWidth, kAhead, Epilogue>, {grid, kThreads, 0, 1, overlaps},
+                    stream, operands, epilogue);
+    };
+    if constexpr (kMostAhead > kFew) {  // registers that are not needed would keep the next kernel from beginning
+      if (operands.depth <= kFew * kWarps * kChunk) return with_ahead(std::integral_constant<int, kFew>());
+    }
+    with_ahead(std::integral_constant<int, kMostAhead>());
+  };
+  constexpr std::integral_constant<int, 1> one;
+  constexpr std::integral_constant<int, kColumns> columns;
+  if constexpr (kColumns == 32) {
+    // More than the device runs at once, which is one on each multiprocessor: wider tiles, whose weights are on their
+    // way while inputs are waited for; or taller ones, which also read the weights less often.
+    if (tiles(16, 32) > multiprocessors()) {
+      if constexpr (!leaves_squares<Epilogue>) {
+        if (tiles(16, 64) <= multiprocessors()) return launch(one, std::integral_constant<int, 64>());
+      }
+      return launch(std::integral_constant<int, 2>(), columns);
+    }
   }
-  launch(std::integral_constant<int, 1>());
+  launch(one, columns);
 }
 
 }  // namespace thimble
