@@ -5,6 +5,7 @@
 
 #include "runtime/cuda/kernels/cuda_gemm.cuh"
 #include "runtime/cuda/kernels/cuda_head_epilogues.cuh"
+#include "runtime/cuda/kernels/cuda_qkv_epilogue.cuh"
 
 namespace thimble {
 

@@ -3,6 +3,7 @@
 
 #include "runtime/codes/nvfp4.h"
 #include "runtime/cuda/kernels/cuda_overlap.cuh"
+#include "runtime/cuda/kernels/cuda_qkv_epilogue.cuh"
 
 namespace thimble {
 namespace {

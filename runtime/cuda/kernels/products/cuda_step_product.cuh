@@ -48,14 +48,12 @@ __device__ void multiply_chunk(FragmentValues<kColumns> (&sums)[kFragments], con
 }
 
 // The norm that an epilogue multiplies by, or null.
-template <typename T, int kHead, QkvKind kKind>
-__device__ RowNorm* norm_of(QkvEpilogue<T, kHead, kKind>& epilogue) {
-  return &epilogue.o.norm;
-}
 template <typename Epilogue>
 __device__ RowNorm* norm_of(Epilogue& epilogue) {
   if constexpr (requires { epilogue.norm; })
     return &epilogue.norm;
+  else if constexpr (requires { epilogue.o.norm; })
+    return &epilogue.o.norm;
   else if constexpr (requires { epilogue.rule.norm; })
     return &epilogue.rule.norm;
   else
