@@ -60,21 +60,26 @@ void CudaPass<T>::run(size_t, const fused::Single& work) {
 }
 
 template <typename T>
+EmbedOperands<T> CudaPass<T>::embed_operands(const fused::Embed& work) const {
+  const bool has_pairs = work.pairs != kAbsent;
+  return {weights_.matrix(work.tokens).data.data(),
+          has_pairs ? weights_.table(work.pairs).data.data() : nullptr,
+          static_cast<int>(place(work.start).stride),
+          has_pairs ? static_cast<int>(fusion_.tables[static_cast<size_t>(work.pairs)].index.buckets) : 0,
+          1.0f / static_cast<float>(network_.width_of(work.start)),
+          work.epsilon,
+          weights_.vector(work.smear_gate),
+          weights_.vector(work.first),
+          weights_.vector(work.second),
+          data(work.start),
+          shared_.exist() ? shared_stream() : data(work.stream),
+          squares(work.stream)};
+}
+
+template <typename T>
 void CudaPass<T>::run(size_t, const fused::Embed& work) {
-  const int64_t width = network_.width_of(work.start);
-  const EmbedOperands<T> operands{
-      weights_.matrix(work.tokens).data.data(),
-      work.pairs == kAbsent ? nullptr : weights_.table(work.pairs).data.data(),
-      static_cast<int>(place(work.start).stride),
-      work.pairs == kAbsent ? 0 : static_cast<int>(fusion_.tables[static_cast<size_t>(work.pairs)].index.buckets),
-      1.0f / static_cast<float>(width),
-      work.epsilon,
-      weights_.vector(work.smear_gate),
-      weights_.vector(work.first),
-      weights_.vector(work.second)};
-  launch_embed(operands, batch_.tokens, batch_.row_positions(), shared_,
-               shared_.exist() ? shared_.count() : rows_.count, data(work.start),
-               shared_.exist() ? shared_stream() : data(work.stream), squares(work.stream), stream_);
+  launch_embed(embed_operands(work), batch_.tokens, batch_.row_positions(), shared_,
+               shared_.exist() ? shared_.count() : rows_.count, stream_);
 }
 
 template <typename T>
@@ -257,15 +262,16 @@ void CudaPass<T>::run(size_t, const fused::LinearGate& work) {
                           place(work.output).stride, stream_);
 }
 
-#define THIMBLE_INSTANTIATE(T)                                          \
-  template RowSquares CudaPass<T>::squares(ValueId) const;              \
-  template RowNorm CudaPass<T>::norm(const FusedInput&) const;          \
-  template void CudaPass<T>::run(size_t, const fused::Single&);         \
-  template void CudaPass<T>::run(size_t, const fused::Embed&);          \
-  template void CudaPass<T>::run(size_t, const fused::Project&);        \
-  template void CudaPass<T>::run(size_t, const fused::Attend&);         \
-  template void CudaPass<T>::run(size_t, const fused::LinearAdd&);      \
-  template void CudaPass<T>::run(size_t, const fused::LinearActivate&); \
+#define THIMBLE_INSTANTIATE(T)                                                      \
+  template RowSquares CudaPass<T>::squares(ValueId) const;                          \
+  template RowNorm CudaPass<T>::norm(const FusedInput&) const;                      \
+  template void CudaPass<T>::run(size_t, const fused::Single&);                     \
+  template EmbedOperands<T> CudaPass<T>::embed_operands(const fused::Embed&) const; \
+  template void CudaPass<T>::run(size_t, const fused::Embed&);                      \
+  template void CudaPass<T>::run(size_t, const fused::Project&);                    \
+  template void CudaPass<T>::run(size_t, const fused::Attend&);                     \
+  template void CudaPass<T>::run(size_t, const fused::LinearAdd&);                  \
+  template void CudaPass<T>::run(size_t, const fused::LinearActivate&);             \
   template void CudaPass<T>::run(size_t, const fused::LinearGate&);
 THIMBLE_INSTANTIATE(float)
 THIMBLE_INSTANTIATE(__nv_bfloat16)

@@ -115,6 +115,20 @@ void CudaPass<T>::run(const CudaBatch& batch, const CudaCache<T>& cache, cudaStr
 }
 
 template <typename T>
+void CudaPass<T>::draw_and_run(const SampleRequest& draw, const CudaBatch& batch, const CudaCache<T>& cache,
+                               cudaStream_t stream) {
+  assert(shape_.stepping && draw.offset + 1 == batch.offset);
+  begin(batch, cache, stream);
+  if (const auto* embed = std::get_if<fused::Embed>(&fusion_.composites.front().work)) {
+    launch_sample_and_embed(draw, embed_operands(*embed), stream);
+    ++next_;
+  } else {
+    launch_sample(draw, stream);
+  }
+  run_to(network_.nodes.size());
+}
+
+template <typename T>
 NodeRows<T> CudaPass<T>::value(ValueId value) const {
   const Place& at = place(value);
   const bool is_whole = fusion_.has_padded_heads[static_cast<size_t>(value)];

@@ -43,6 +43,10 @@ class CudaPass {
   void run(const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream,
            CudaInputObserver<T>* observer = nullptr);
 
+  // run() of one position of each sequence whose token is drawn first, by one kernel with what the pass starts from
+  // where that is one composite.
+  void draw_and_run(const SampleRequest& draw, const CudaBatch& batch, const CudaCache<T>& cache, cudaStream_t stream);
+
   // nll[row] of the needed rows' targets, both in device memory. Either may be null.
   void loss(const Token* targets, float* nll, cudaStream_t stream);
   // Logits (needed rows, logits_stride()) into device memory.
@@ -62,6 +66,7 @@ class CudaPass {
   void begin(const CudaBatch& batch, const CudaCache<T>& cache, const SharedRows& shared, cudaStream_t stream);
   SharedRows shared_rows(const CudaBatch& batch) const;
   void run(size_t composite, const fused::Single& work);
+  EmbedOperands<T> embed_operands(const fused::Embed& work) const;
   void run(size_t composite, const fused::Embed& work);
   void run(size_t composite, const fused::Project& work);
   void run(size_t composite, const fused::Attend& work);

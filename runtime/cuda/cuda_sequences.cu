@@ -53,20 +53,24 @@ SampleRequest CudaSequences<T>::request(double temperature, uint64_t seed, uint6
           failed_.data()};
 }
 
-// In each step the token at the position of every sequence goes through the model, the next one is drawn. *position
-// moves after the last step.
+// In each step the token at the position of every sequence goes through the model, the next one is drawn; the draw may
+// begin the next step. *position moves after the last step.
 template <typename T>
 void CudaSequences<T>::capture(SampleRequest request, int steps) {
   CudaBatch batch{{tokens_.data(), context_}, static_cast<int>(sequences_), 1, 1, position_.data()};
   check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t graph = nullptr;
   try {
-    for (int step = 0; step < steps; ++step) {
-      batch.offset = request.offset = step;
-      pass_.run(batch, cache_, stream_);
+    pass_.run(batch, cache_, stream_);
+    pass_.logits(logits_.data(), stream_);
+    for (int step = 1; step < steps; ++step) {
+      request.offset = step - 1;
+      batch.offset = step;
+      pass_.draw_and_run(request, batch, cache_, stream_);
       pass_.logits(logits_.data(), stream_);
-      launch_sample(request, stream_);
     }
+    request.offset = steps - 1;
+    launch_sample(request, stream_);
     launch_advance(position_.data(), steps, stream_);
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);

@@ -2,6 +2,7 @@
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 
 #include "runtime/codes/nvfp4.h"
+#include "runtime/cuda/kernels/cuda_embed.cuh"
 #include "runtime/cuda/kernels/cuda_overlap.cuh"
 #include "runtime/cuda/kernels/cuda_qkv_epilogue.cuh"
 
@@ -16,26 +17,9 @@ LaunchShape row_shape(int64_t rows, bool overlaps = false) {
 
 __device__ int64_t own_row() { return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; }
 
-// token_pair_bucket() of token_batch.h.
-__device__ int bucket_of(int token, int previous, int buckets) {
-  if (previous < 0) return buckets - 1;
-  auto mixed = static_cast<int>((36313u * static_cast<uint32_t>(token)) ^ (27191u * static_cast<uint32_t>(previous)));
-  int remainder = mixed % (buckets - 1);
-  return remainder < 0 ? remainder + buckets - 1 : remainder;
-}
-
 __device__ int token_at(const CudaTokens& tokens, int sequence, int position) {
   return position < 0 ? -1 : tokens.data[sequence * tokens.stride + position];
 }
-
-// A row's place in a token sequence; it sees nothing before `start`.
-struct TokenPlace {
-  const Token* start;
-  int position;
-
-  __device__ int token(int back) const { return position < back ? -1 : start[position - back]; }
-  __device__ TokenPlace before() const { return {start, position - 1}; }
-};
 
 __device__ TokenPlace place_of(const CudaTokens& tokens, const RowPositions& positions, const SharedRows& shared,
                                int64_t row) {
@@ -46,117 +30,15 @@ __device__ TokenPlace place_of(const CudaTokens& tokens, const RowPositions& pos
   return {tokens.data + positions.sequence(row) * tokens.stride, positions.position(row)};
 }
 
-constexpr int kPairs = 8;  // of a lane
-
-// The two table rows whose sum is a position's embedding.
-template <typename T>
-struct EmbeddingRows {
-  const T *token, *pair;
-
-  __device__ EmbeddingRows(const EmbedOperands<T>& a, const TokenPlace& place) {
-    token = a.token_table + static_cast<int64_t>(place.token(0)) * a.width;
-    pair = a.pair_table
-               ? a.pair_table + static_cast<int64_t>(bucket_of(place.token(0), place.token(1), a.buckets)) * a.width
-               : nullptr;
-  }
-  // The embedding's columns first + 64 i, for as many pairs as there are.
-  __device__ void load(int first, int width, float2 (&x)[kPairs]) const {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int column = first + 64 * i;
-      x[i] = column < width ? load_pair(token + column) : float2{0, 0};
-      if (!pair || column >= width) continue;
-      const float2 b = load_pair(pair + column);
-      x[i] = {x[i].x + b.x, x[i].y + b.y};
-    }
-  }
-};
-
-__device__ float2 scaled(const float2& x, float factor) { return {x.x * factor, x.y * factor}; }
-
-__device__ float sum_of_squares(const float2 (&x)[kPairs]) {
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kPairs; ++i) sum += x[i].x * x[i].x + x[i].y * x[i].y;
-  return sum;
-}
-
-// Of the first rows' vectors, the columns first + 64 i; zeros where there is no gate, and beyond the row.
-struct EmbedVectors {
-  float2 gate[kPairs] = {}, mix[kPairs] = {}, mix0[kPairs] = {};
-
-  template <typename T>
-  __device__ EmbedVectors(const EmbedOperands<T>& a, int first) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int column = first + 64 * i;
-      if (column >= a.width) continue;
-      if (a.smear_gate) gate[i] = load_pair(a.smear_gate + column);
-      mix[i] = load_pair(a.first + column);
-      mix0[i] = load_pair(a.second + column);
-    }
-  }
-};
-
-// A lane's columns are pairs, 64 columns apart; kPairs of them are read before the first is needed. What is known
-// without the row's own token, which the kernel before this one may draw, is read before its end.
+// What is known without a row's own token, which the kernel before this one may draw, is read before its end.
 template <typename T>
 __global__ void embed_kernel(EmbedOperands<T> a, CudaTokens tokens, RowPositions positions, SharedRows shared,
-                             int64_t rows, T* x0, T* u, RowSquares squares) {
-  const int lane = threadIdx.x % 32, start = lane * 2;
-  const int64_t row = min(own_row(), rows - 1);
-  const TokenPlace place = place_of(tokens, positions, shared, row);
-  const bool smears = a.smear_gate && place.position > 0;
-  EmbedVectors vectors(a, start);
-  auto norm = [&](float sum) { return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + a.epsilon); };
-  float2 x[kPairs], previous[kPairs] = {};
-  float sum = 0, before_norm = 0;
-  if (smears) {
-    const EmbeddingRows<T> before(a, place.before());
-    for (int first = start + 64 * kPairs; first < a.width; first += 64 * kPairs) {
-      before.load(first, a.width, x);
-      sum += sum_of_squares(x);
-    }
-    before.load(start, a.width, previous);
-    before_norm = norm(sum + sum_of_squares(previous));
-  }
+                             int64_t rows) {
+  const TokenPlace place = place_of(tokens, positions, shared, min(own_row(), rows - 1));
+  EmbeddedRow<T> row(a, place);
   wait_for_previous();
   let_next_begin();
-  if (own_row() >= rows) return;
-  const EmbeddingRows<T> own(a, place);
-  sum = 0;
-  for (int first = start + 64 * kPairs; first < a.width; first += 64 * kPairs) {
-    own.load(first, a.width, x);
-    sum += sum_of_squares(x);
-  }
-  own.load(start, a.width, x);
-  const float own_norm = norm(sum + sum_of_squares(x));
-  sum = 0;
-  for (int first = start;;) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int column = first + 64 * i;
-      if (column >= a.width) continue;
-      float2 value = scaled(x[i], own_norm);
-      if (a.smear_gate) {
-        const float2 last = scaled(previous[i], before_norm), gate = vectors.gate[i];
-        value = {(1 - gate.x) * value.x + gate.x * last.x, (1 - gate.y) * value.y + gate.y * last.y};
-      }
-      value = store_pair(x0 + row * a.width + column, value);
-      const float2 mix = vectors.mix[i], mix0 = vectors.mix0[i];
-      const float2 stored = store_pair(u + row * a.width + column,
-                                       {mix.x * value.x + mix0.x * value.x, mix.y * value.y + mix0.y * value.y});
-      sum += stored.x * stored.x + stored.y * stored.y;
-    }
-    first += 64 * kPairs;
-    if (first >= a.width) break;
-    own.load(first, a.width, x);
-    if (smears) EmbeddingRows<T>(a, place.before()).load(first, a.width, previous);
-    vectors = EmbedVectors(a, first);
-  }
-  sum = sum_over_lanes<32>(sum);
-  for (int part = lane; part < squares.count; part += 32)
-    squares.parts[part * squares.capacity + row] = part == 0 ? sum : 0;
+  if (own_row() < rows) row.store(a, place, place.token(0), own_row());
 }
 
 template <typename T>
@@ -326,9 +208,8 @@ __global__ void subtract_rows_kernel(float* logits, int64_t rows, int columns, i
 
 template <typename T>
 void launch_embed(const EmbedOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
-                  const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream) {
-  launch_kernel(embed_kernel<T>, row_shape(rows, /*overlaps=*/true), stream, operands, tokens, positions, shared, rows,
-                x0, u, squares);
+                  const SharedRows& shared, int64_t rows, cudaStream_t stream) {
+  launch_kernel(embed_kernel<T>, row_shape(rows, /*overlaps=*/true), stream, operands, tokens, positions, shared, rows);
 }
 
 template <typename T>
@@ -380,7 +261,7 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
 
 #define THIMBLE_INSTANTIATE(T)                                                                                        \
   template void launch_embed(const EmbedOperands<T>&, const CudaTokens&, const RowPositions&, const SharedRows&,      \
-                             int64_t, T*, T*, const RowSquares&, cudaStream_t);                                       \
+                             int64_t, cudaStream_t);                                                                  \
   template void launch_spread(const SharedProjections<T>&, T*, T*, T*, int64_t, cudaStream_t);                        \
   template void launch_take_last_rows(const T*, const RowSquares&, int, int, int, int, T*, const RowSquares&,         \
                                       cudaStream_t);                                                                  \

@@ -14,20 +14,22 @@ struct CudaTokens {
   int64_t stride = 0;
 };
 
-// Tables and vectors of the first rows of a pass.
+// What a pass starts from: x0 = smear(rms(token embedding + pair embedding)), u = first * x0 + second * x0, and the
+// squares of u.
 template <typename T>
 struct EmbedOperands {
   const T *token_table, *pair_table;  // (V, width), (buckets, width); pair_table may be null
   int width, buckets;
   float inverse_width, epsilon;              // of the norm: 1 / D
   const float *smear_gate, *first, *second;  // (width); smear_gate may be null
+  T *x0, *u;                                 // (rows, width)
+  RowSquares squares;
 };
 
-// x0 = smear(rms(token embedding + pair embedding)), u = first * x0 + second * x0, and the squares of u. Of `rows`
-// rows; of the distinct ones where rows are shared.
+// Of `rows` rows; of the distinct ones where rows are shared.
 template <typename T>
 void launch_embed(const EmbedOperands<T>& operands, const CudaTokens& tokens, const RowPositions& positions,
-                  const SharedRows& shared, int64_t rows, T* x0, T* u, const RowSquares& squares, cudaStream_t stream);
+                  const SharedRows& shared, int64_t rows, cudaStream_t stream);
 
 // What the first layer's attention starts from, for the distinct rows: the stream, and all heads before their rotation.
 template <typename T>
@@ -99,7 +101,7 @@ void launch_subtract_rows(float* logits, int64_t rows, int columns, int64_t stri
 
 // Draws each sequence's next token as sample_token() (generator.h) does, into tokens at position *position + offset + 1
 // where that is negative. Sequence s is random stream first_stream + s; the draw's index is the new position less
-// first_position. A row whose logits are not finite sets *failed to 1. Logits of what is never drawn are
+// first_position. A row whose logits are not finite sets *failed to 1. Logits of what is never drawn may be
 // overwritten.
 struct SampleRequest {
   float* logits = nullptr;  // (sequences, stride)
@@ -117,6 +119,10 @@ struct SampleRequest {
   int never_drawn_count = 0;
 };
 void launch_sample(const SampleRequest& request, cudaStream_t stream);
+
+// The same, and of sequence s row s of what the next pass starts from, at the position that is drawn.
+template <typename T>
+void launch_sample_and_embed(const SampleRequest& request, const EmbedOperands<T>& embed, cudaStream_t stream);
 
 // *position += steps.
 void launch_advance(int* position, int steps, cudaStream_t stream);

@@ -13,7 +13,7 @@
 namespace thimble {
 namespace {
 
-constexpr int kWarps = kStepWarps;
+constexpr int kWarps = kStepSoftmaxes;
 
 // Over a warp's groups of kLanes lanes, for lanes of equal place in them: a fixed tree.
 template <int kLanes>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kWarps * 32) step_attention_kernel(const Atten
       if (lane < kLanes) all.outputs[warp][h][part + e] = out[h][e];
     }
   }
-  finish_step<kRounds>(all, operands, kShared, query, own);
+  finish_step<kRounds, kWarps>(all, operands, kShared, query, own);
 }
 
 template <typename T, int kHead, bool kRounds>

@@ -2,12 +2,15 @@
 // in bf16 or fp16. The time is that of reading the cache once: one CTA per sequence and key/value head serves all query
 // heads that share it, up to eight, which are rows of mma.m16n8k16's operand A.
 //
-// A warp takes 16 keys at a time, its CTA's warps in turn. Keys and values are read from memory straight into
-// registers, 16 bytes a lane: lane l has key l / 4 of eight, and of every 32 columns those from 8 (l % 4) on. For
-// scores columns only change their names, since queries are read alike. For outputs values lie across what the operand
-// B wants, and are transposed eight keys by eight columns (movmatrix); so a lane's sums are again eight neighbouring
-// columns. Weights are rounded to T, and it is the rounded ones whose sum divides. Every warp keeps its own online
-// softmax; a fixed order puts the warps together at the end.
+// A CTA keeps eight online softmaxes, which take 16 keys at a time, in turn; a fixed order puts them together at the
+// end. They have a warp each; or there are more CTAs than a device runs at once, then half as many warps take two, one
+// after the other, and twice as many CTAs find room. A row's result does not depend on that.
+//
+// Keys and values are read from memory straight into registers, 16 bytes a lane: lane l has key l / 4 of eight, and of
+// every 32 columns those from 8 (l % 4) on. For scores columns only change their names, since queries are read alike.
+// For outputs values lie across what the operand B wants, and are transposed eight keys by eight columns (movmatrix);
+// so a lane's sums are again eight neighbouring columns. Weights are rounded to T, and it is the rounded ones whose sum
+// divides.
 #include <algorithm>
 
 #include "runtime/cuda/kernels/attention/cuda_attention.h"
@@ -17,7 +20,7 @@ namespace thimble {
 namespace {
 
 constexpr int kMostHeads = 8;                // of a CTA: the first rows of a fragment, the other eight are zero
-constexpr int kTile = 8, kKeys = 2 * kTile;  // keys of a warp's step
+constexpr int kHalf = 8, kKeys = 2 * kHalf;  // keys of a warp's step
 constexpr int kChunk = 32;                   // columns of which a lane reads 16 bytes
 
 __device__ uint32_t transposed(uint32_t rows) {
@@ -43,64 +46,52 @@ __device__ void multiply_heads(float (&sums)[4], uint32_t a0, uint32_t a2, uint3
   gemm_detail::multiply_add(sums, a, b0, b1, static_cast<const T*>(nullptr));
 }
 
+// A lane's columns of 16 keys' rows, one of each eight, or of their values'.
 template <typename T, int kHead>
-__global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
-    step_attention_mma_kernel(const AttentionOperands<T> operands, int heads) {
-  constexpr int kChunks = kHead / kChunk, kPrefetched = 1;  // steps of a warp
-  __shared__ StepSums<kMostHeads, kHead> all;
+struct TileRows {
+  RowColumns<T, kHead> halves[2];
 
-  const int64_t sequence = blockIdx.x;
-  const int first_head = static_cast<int>(blockIdx.y) * heads;
-  const int kv_head = first_head / (operands.heads / operands.kv_heads), kv_stride = 2 * operands.kv_heads * kHead;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = lane / 4, part = lane % 4 * 8;  // a head or a key, and a lane's columns of a chunk
-  T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
-  const T* keys = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
-  const T* values = keys + operands.kv_heads * kHead;
-  const int count = *operands.first + operands.offset + 1, first_key = first_seen(count - 1, operands.window);
-
+  // Of keys from `start` on; beyond `last` it stands for them. `first`: of a sequence.
+  __device__ void load(const T* first, int64_t stride, int start, int last) {
 #pragma unroll
-  for (int step = 0; step < kPrefetched; ++step)
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const int64_t key = first_key + (step * kStepWarps + warp) * kKeys + tile * kTile + row;
-      if (key >= count - 1) continue;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        prefetch(keys + key * kv_stride + c * kChunk);
-        prefetch(values + key * kv_stride + c * kChunk);
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int64_t key = min(start + half * kHalf + static_cast<int>(threadIdx.x) % 32 / 4, last);
+      halves[half].load(first + key * stride);
     }
-  wait_for_previous();
-  let_next_begin();
-  RowColumns<T, kHead> q{};
-  if (row < heads) q.load(query + row * kHead + part);
-  const OwnValue<T, kHead> own(operands, heads, count);
+  }
+};
+
+// Of a lane's row and its pair of keys of each half.
+using Scores = float[2][4];
+
+template <typename T, int kHead>
+__device__ void multiply_keys(const RowColumns<T, kHead>& q, const TileRows<T, kHead>& keys, Scores& scores) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int c = 0; c < kHead / kChunk; ++c) {
+      const uint4 &a = q.chunks[c], &b = keys.halves[half].chunks[c];
+      multiply_heads<T>(scores[half], a.x, a.y, b.x, b.y);
+      multiply_heads<T>(scores[half], a.z, a.w, b.z, b.w);
+    }
+}
+
+// An online softmax, in a warp.
+template <typename T, int kHead>
+struct OnlineSoftmax {
+  static constexpr int kChunks = kHead / kChunk;
   float out[kChunks][4][4] = {}, peak = -INFINITY, sum = 0;  // of 8 columns of a chunk, as pairs
-  for (int start = first_key + warp * kKeys; start < count; start += kStepWarps * kKeys) {
-    RowColumns<T, kHead> k[2], v[2];
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const int64_t key = min(start + tile * kTile + row, count - 1);
-      k[tile].load(keys + key * kv_stride);
-      v[tile].load(values + key * kv_stride);
-    }
-    float scores[2][4] = {};
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const uint4 &a = q.chunks[c], &b = k[tile].chunks[c];
-        multiply_heads<T>(scores[tile], a.x, a.y, b.x, b.y);
-        multiply_heads<T>(scores[tile], a.z, a.w, b.z, b.w);
-      }
+
+  // Of keys from `start` on, those before `count`.
+  __device__ void add(Scores& scores, const TileRows<T, kHead>& values, int start, int count) {
+    const int first = start + static_cast<int>(threadIdx.x) % 4 * 2;
     float largest = peak;
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        if (start + tile * kTile + lane % 4 * 2 + e >= count) scores[tile][e] = -INFINITY;
-        largest = fmaxf(largest, scores[tile][e]);
+        if (first + half * kHalf + e >= count) scores[half][e] = -INFINITY;
+        largest = fmaxf(largest, scores[half][e]);
       }
     largest = max_over_lanes<4>(largest);
     const float factor = exp2f(peak - largest);
@@ -108,38 +99,98 @@ __global__ void __launch_bounds__(kStepWarps * 32, kHead <= 64 ? 2 : 1)
     sum *= factor;
     uint32_t weights[2];
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+    for (int half = 0; half < 2; ++half) {
       StoredPair<T> stored;
       const float2 rounded =
-          store_pair(stored.values, {exp2f(scores[tile][0] - largest), exp2f(scores[tile][1] - largest)});
+          store_pair(stored.values, {exp2f(scores[half][0] - largest), exp2f(scores[half][1] - largest)});
       sum += rounded.x + rounded.y;
-      weights[tile] = *reinterpret_cast<const uint32_t*>(stored.values);
+      weights[half] = *reinterpret_cast<const uint32_t*>(stored.values);
     }
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      const uint4 &upper = v[0].chunks[c], &lower = v[1].chunks[c];
-      const uint32_t first[4] = {upper.x, upper.y, upper.z, upper.w}, second[4] = {lower.x, lower.y, lower.z, lower.w};
+      const uint4 &upper = values.halves[0].chunks[c], &lower = values.halves[1].chunks[c];
+      const uint32_t first_half[4] = {upper.x, upper.y, upper.z, upper.w};
+      const uint32_t second_half[4] = {lower.x, lower.y, lower.z, lower.w};
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         out[c][pair][0] *= factor;
         out[c][pair][1] *= factor;
-        multiply_heads<T>(out[c][pair], weights[0], weights[1], transposed(first[pair]), transposed(second[pair]));
+        multiply_heads<T>(out[c][pair], weights[0], weights[1], transposed(first_half[pair]),
+                          transposed(second_half[pair]));
       }
     }
   }
-  sum = sum_over_lanes<4>(sum);
-  if (row < heads) {
+
+  // As number `index` of a CTA's.
+  __device__ void store(StepSums<kMostHeads, kHead>& all, int index, int heads) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / 4, part = lane % 4 * 8;
+    sum = sum_over_lanes<4>(sum);
+    if (row >= heads) return;
     if (lane % 4 == 0) {
-      all.peaks[warp][row] = peak;
-      all.sums[warp][row] = sum;
+      all.peaks[index][row] = peak;
+      all.sums[index][row] = sum;
     }
 #pragma unroll
     for (int c = 0; c < kChunks; ++c)
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair)
-        store_pair(&all.outputs[warp][row][c * kChunk + part + 2 * pair], {out[c][pair][0], out[c][pair][1]});
+        store_pair(&all.outputs[index][row][c * kChunk + part + 2 * pair], {out[c][pair][0], out[c][pair][1]});
   }
-  finish_step</*kRounds=*/false>(all, operands, heads, query, own);
+};
+
+// With kStepSoftmaxes warps, of which a multiprocessor has registers for 16 or 8.
+constexpr int ctas_at_once(int head_width) { return head_width <= 64 ? 2 : 1; }
+
+template <typename T, int kHead, int kWarps>
+__global__ void __launch_bounds__(kWarps * 32, ctas_at_once(kHead) * kStepSoftmaxes / kWarps)
+    step_attention_mma_kernel(const AttentionOperands<T> operands, int heads) {
+  constexpr int kStride = kStepSoftmaxes * kKeys;  // between a softmax's tiles
+  __shared__ StepSums<kMostHeads, kHead> all;
+
+  const int64_t sequence = blockIdx.x;
+  const int first_head = static_cast<int>(blockIdx.y) * heads;
+  const int kv_head = first_head / (operands.heads / operands.kv_heads), kv_stride = 2 * operands.kv_heads * kHead;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 4, part = lane % 4 * 8;  // a head, and a lane's columns of a chunk
+  T* query = operands.query + (sequence * operands.heads + first_head) * kHead;
+  const T* keys = operands.keys + sequence * operands.capacity * kv_stride + kv_head * kHead + part;
+  const T* values = keys + operands.kv_heads * kHead;
+  const int count = *operands.first + operands.offset + 1, first_key = first_seen(count - 1, operands.window);
+
+  TileRows<T, kHead> k, v;
+  auto load_keys = [&](int start) { k.load(keys, kv_stride, start, count - 1); };
+  auto load_values = [&](int start) { v.load(values, kv_stride, start, count - 1); };
+  // A warp's first keys, before the kernel before this one has ended, unless it makes one of them, the newest.
+  const bool loads_early = first_key + (warp + 1) * kKeys < count;
+  if (loads_early) {
+    load_keys(first_key + warp * kKeys);
+    load_values(first_key + warp * kKeys);
+  }
+  wait_for_previous();
+  let_next_begin();
+  RowColumns<T, kHead> q{};
+  if (row < heads) q.load(query + row * kHead + part);
+  const OwnValue<T, kHead> own(operands, heads, count);
+#pragma unroll
+  for (int index = warp; index < kStepSoftmaxes; index += kWarps) {
+    OnlineSoftmax<T, kHead> softmax;
+    int start = first_key + index * kKeys;
+    if (start < count && !(index == warp && loads_early)) {
+      load_keys(start);
+      load_values(start);
+    }
+    for (; start < count; start += kStride) {
+      // The next keys are on their way as soon as these have been multiplied, and so are the next values.
+      const bool has_next = start + kStride < count;
+      Scores scores{};
+      multiply_keys(q, k, scores);
+      if (has_next) load_keys(start + kStride);
+      softmax.add(scores, v, start, count);
+      if (has_next) load_values(start + kStride);
+    }
+    softmax.store(all, index, heads);
+  }
+  finish_step</*kRounds=*/false, kWarps>(all, operands, heads, query, own);
 }
 
 }  // namespace
@@ -152,9 +203,16 @@ void launch_step_attention_mma(const AttentionOperands<T>& operands, int head_wi
   const dim3 grid(static_cast<unsigned>(operands.sequences), static_cast<unsigned>(operands.heads / heads));
   assert(head_width <= kMostStepMmaWidth && !operands.rounding.exists());
   with_head_width(head_width, [&]<int kHead>(std::integral_constant<int, kHead>) {
-    if constexpr (kHead <= kMostStepMmaWidth)
-      launch_kernel(step_attention_mma_kernel<T, kHead>, {grid, kStepWarps * 32, 0, 1, /*overlaps=*/true}, stream,
-                    operands, heads);
+    if constexpr (kHead <= kMostStepMmaWidth) {
+      auto launch = [&]<int kWarps>(std::integral_constant<int, kWarps>) {
+        launch_kernel(step_attention_mma_kernel<T, kHead, kWarps>, {grid, kWarps * 32, 0, 1, /*overlaps=*/true}, stream,
+                      operands, heads);
+      };
+      constexpr int kSoftmaxes = kStepSoftmaxes, kFewWarps = kStepSoftmaxes / 2;
+      if (static_cast<int>(grid.x * grid.y) > ctas_at_once(kHead) * multiprocessors())
+        return launch(std::integral_constant<int, kFewWarps>());
+      launch(std::integral_constant<int, kSoftmaxes>());
+    }
   });
 }
 

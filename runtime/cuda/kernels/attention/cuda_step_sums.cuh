@@ -7,19 +7,18 @@
 
 namespace thimble {
 
-constexpr int kStepWarps = 8;  // of a CTA
+constexpr int kStepSoftmaxes = 8;  // of a CTA, each of one warp
 
-// Of a CTA's warps, for each of at most kMostHeads query heads: the largest score, or -infinity for a warp that saw no
+// Of a CTA's softmaxes, for each of at most kMostHeads query heads: the largest score, or -infinity for one that saw no
 // key, and relative to its weight the sums of weights and of weighted values.
 template <int kMostHeads, int kHead>
 struct StepSums {
-  static_assert(kMostHeads <= kStepWarps);
-  float peaks[kStepWarps][kMostHeads], sums[kStepWarps][kMostHeads];
-  float outputs[kStepWarps][kMostHeads][kHead];
+  float peaks[kStepSoftmaxes][kMostHeads], sums[kStepSoftmaxes][kMostHeads];
+  float outputs[kStepSoftmaxes][kMostHeads][kHead];
 };
 
-// A lane's columns of the newest position's value, which its CTA's query heads share. One warp for each head needs
-// them.
+// A lane's columns of the newest position's value, which its CTA's query heads share. A warp needs them that puts a
+// head's softmaxes together.
 template <typename T, int kHead>
 struct OwnValue {
   static constexpr int kColumns = kHead / 32;  // kHead is a multiple of 32
@@ -36,8 +35,8 @@ struct OwnValue {
 };
 
 // `query`: of the CTA's `heads` heads, replaced by their outputs. With kRounds weights are normalised already. Waits
-// for all warps, each of which has written its sums.
-template <bool kRounds, typename T, int kMostHeads, int kHead>
+// for all of the CTA's kWarps warps, which have written their sums.
+template <bool kRounds, int kWarps, typename T, int kMostHeads, int kHead>
 __device__ void finish_step(const StepSums<kMostHeads, kHead>& all, const AttentionOperands<T>& operands, int heads,
                             T* query, const OwnValue<T, kHead>& own_value) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -47,19 +46,18 @@ __device__ void finish_step(const StepSums<kMostHeads, kHead>& all, const Attent
   for (int i = 0; i < kColumns; ++i) own[i] = to_float(own_value.columns[i]);
   __syncthreads();
 
-  if (warp < heads) {
-    const int h = warp;
+  for (int h = warp; h < heads; h += kWarps) {
     float largest = kRounds ? 0 : -INFINITY, total = kRounds ? 1 : 0;
     if constexpr (!kRounds) {
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) largest = fmaxf(largest, all.peaks[w][h]);
+      for (int w = 0; w < kStepSoftmaxes; ++w) largest = fmaxf(largest, all.peaks[w][h]);
     }
     float y[kColumns] = {};
 #pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) {
+    for (int w = 0; w < kStepSoftmaxes; ++w) {
       float factor = 1;
       if constexpr (!kRounds) {
-        factor = exp2f(all.peaks[w][h] - largest);  // 0 for a warp that saw no key
+        factor = exp2f(all.peaks[w][h] - largest);  // 0 for one that saw no key
         total += all.sums[w][h] * factor;
       }
 #pragma unroll

@@ -47,6 +47,13 @@ __device__ void multiply_chunk(FragmentValues<kColumns> (&sums)[kFragments], con
   }
 }
 
+// What a CTA's warps tell each other: sums over their shares of K, and the parts of rows' norms.
+template <int kRows, int kColumns>
+struct SharedSums {
+  float partial[kWarps][kRows][kColumns + 4];
+  float squares[kMostSquareParts][kRows];
+};
+
 // The norm that an epilogue multiplies by, or null.
 template <typename Epilogue>
 __device__ RowNorm* norm_of(Epilogue& epilogue) {
@@ -66,8 +73,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kRows = 16 * kFragments;
   constexpr int kLanes = kColumns / 8;  // that hold a row for the epilogue
   static_assert(kRows * kLanes <= kThreads);
-  __shared__ __align__(16) float partial[kWarps][kRows][kColumns + 4];
-  __shared__ float squares[kMostSquareParts][kRows];
+  extern __shared__ __align__(16) char shared_bytes[];
+  auto& [partial, squares] = *reinterpret_cast<SharedSums<kRows, kColumns>*>(shared_bytes);
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRows;
   const int first_column = static_cast<int>(blockIdx.x) * kColumns;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -190,7 +197,8 @@ void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilog
                     static_cast<unsigned>(divide_up(operands.rows, 16 * kFragments)));
     constexpr int kMostAhead = 96 / (8 * kFragments + kWidth / 2), kFew = 2;  // chunks in 96 registers
     auto with_ahead = [&]<int kAhead>(std::integral_constant<int, kAhead>) {
-      launch_kernel(step_product_kernel<T, kFragments, kWidth, kAhead, Epilogue>, {grid, kThreads, 0, 1, overlaps},
+      constexpr int kBytes = sizeof(SharedSums<16 * kFragments, kWidth>);
+      launch_kernel(step_product_kernel<T, kFragments, kWidth, kAhead, Epilogue>, {grid, kThreads, kBytes, 1, overlaps},
                     stream, operands, epilogue);
     };
     if constexpr (kMostAhead > kFew) {  // registers that are not needed would keep the next kernel from beginning
@@ -199,15 +207,19 @@ void launch_step_product(const GemmOperands<T>& operands, const Epilogue& epilog
     with_ahead(std::integral_constant<int, kMostAhead>());
   };
   constexpr std::integral_constant<int, 1> one;
+  constexpr std::integral_constant<int, 2> two;
   constexpr std::integral_constant<int, kColumns> columns;
+  constexpr std::integral_constant<int, 64> wide;
   if constexpr (kColumns == 32) {
     // More than the device runs at once, which is one on each multiprocessor: wider tiles, whose weights are on their
-    // way while inputs are waited for; or taller ones, which also read the weights less often.
-    if (tiles(16, 32) > multiprocessors()) {
+    // way while inputs are waited for; or taller ones, which also read the weights less often; or both.
+    const int at_once = multiprocessors();
+    if (tiles(16, 32) > at_once) {
       if constexpr (!leaves_squares<Epilogue>) {
-        if (tiles(16, 64) <= multiprocessors()) return launch(one, std::integral_constant<int, 64>());
+        if (tiles(16, 64) <= at_once) return launch(one, wide);
+        if (tiles(32, 32) > at_once) return launch(two, wide);
       }
-      return launch(std::integral_constant<int, 2>(), columns);
+      return launch(two, columns);
     }
   }
   launch(one, columns);

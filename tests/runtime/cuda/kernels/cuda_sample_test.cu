@@ -1,5 +1,6 @@
 // cuda_sample_test.cu: tokens drawn on a device are those that sample_token() draws of the same logits, for
-// vocabularies of one token to more than a CTA keeps in shared memory.
+// vocabularies of one token to more than threads keep in registers; and what the next pass starts from is the same
+// whether it is made after the draw or with it.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 #include "runtime/ops/generator.h"
 #include "tests/runtime/cuda/kernels/cuda_device.h"
+#include "tests/runtime/cuda/kernels/device_copy.h"
 
 namespace thimble::cuda_sample_test {
 namespace {
@@ -86,7 +88,7 @@ class CudaSample : public CudaTest {
 };
 
 TEST_F(CudaSample, IsTheCpus) {
-  for (int vocabulary : {1, 2, 255, 256, 300, 1024, 8191, 8192, 8193, 50'257, 262'144})
+  for (int vocabulary : {1, 2, 255, 256, 300, 1023, 1024, 1025, 8191, 8192, 8193, 50'257, 262'144})
     for (double temperature : {0.0, 0.5, 0.981, 3.0}) {
       make_logits(vocabulary);
       expect_the_cpus(temperature);
@@ -94,15 +96,30 @@ TEST_F(CudaSample, IsTheCpus) {
 }
 
 TEST_F(CudaSample, NeverDrawsWhatItMustNot) {
-  for (int vocabulary : {300, 8192, 8193}) {
+  for (int vocabulary : {300, 1024, 8192, 8193}) {
     make_logits(vocabulary);
     for (int s = 0; s < kSequences; ++s) at(s)[7] = at(s)[vocabulary - 1] = 40;  // by far the likeliest
     expect_the_cpus(0.8, {7, vocabulary - 1});
   }
 }
 
+// Of equal ones the first, also where they belong to different threads.
+TEST_F(CudaSample, OfEqualLogitsTheFirstIsTheLikeliest) {
+  for (int vocabulary : {300, 2000, 9000}) {
+    make_logits(vocabulary);
+    for (int s = 0; s < kSequences; ++s) {
+      const int first = s * 7 % vocabulary;
+      for (int token : {first, first + 1, vocabulary - 1}) at(s)[token] = s % 2 == 0 ? 20.0f : 13.0f;
+    }
+    at(3)[1] = -0.0f;  // a zero that is no larger than the other
+    for (int v = 0; v < vocabulary; ++v)
+      if (v != 1) at(3)[v] = v > 5 ? 0.0f : -1.0f;
+    expect_the_cpus(0);
+  }
+}
+
 TEST_F(CudaSample, LogitsThatAreNotFiniteFail) {
-  for (int vocabulary : {300, 9000})
+  for (int vocabulary : {300, 2000, 9000})
     for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
       make_logits(vocabulary);
       at(5)[123] = bad;
@@ -110,6 +127,101 @@ TEST_F(CudaSample, LogitsThatAreNotFiniteFail) {
       EXPECT_EQ(failed_, 1) << vocabulary;
     }
 }
+
+// Tokens, and rows of x0, u and the squares.
+struct Embedded {
+  std::vector<Token> tokens;
+  std::vector<float> x0, u, squares;
+};
+
+template <typename Copy>
+std::vector<float> downloaded(const Copy& copy) {
+  const Matrix values = copy.download();
+  return {values.values().begin(), values.values().end()};
+}
+
+template <typename T>
+class DrawnAndEmbedded {
+ public:
+  static constexpr int kSequences = 21, kPosition = 3, kOffset = 1, kDrawn = kPosition + kOffset + 1, kBuckets = 50;
+
+  DrawnAndEmbedded(int vocabulary, int width, bool smears, int given)
+      : vocabulary_(vocabulary),
+        width_(width),
+        smears_(smears),
+        given_(given),
+        logits_(random_values(kSequences, vocabulary, 1, -6, 6)),
+        tokens_(random_values(vocabulary, width, 2), kGuard),
+        pairs_(random_values(kBuckets, width, 3), kGuard),
+        vectors_(random_values(3, width, 4), kGuard) {}
+
+  template <typename Run>
+  Embedded run(const Run& run) const {
+    const auto x0 = BasicDeviceCopy<T>::poisoned(kSequences, width_, kGuard);
+    const auto u = BasicDeviceCopy<T>::poisoned(kSequences, width_, kGuard);
+    const DeviceCopy squares = DeviceCopy::poisoned(kParts, kSequences);
+    std::vector<Token> tokens(kSequences * kLength, kNone);
+    for (int s = 0; s < kSequences; ++s)
+      for (int p = 0; p < kDrawn; ++p) tokens[static_cast<size_t>(s * kLength + p)] = (31 * s + 17 * p) % vocabulary_;
+    tokens[static_cast<size_t>(given_ * kLength + kDrawn)] = vocabulary_ - 1;
+    const DeviceArray<Token> all{std::span<const Token>(tokens)};
+    const int position = kPosition, zero = 0;
+    const DeviceArray<int> at{std::span<const int>(&position, 1)}, failed{std::span<const int>(&zero, 1)};
+    SampleRequest draw{logits_.data(), vocabulary_, vocabulary_, kSequences, 0.9,          7, 11, 0,
+                       all.data(),     kLength,     at.data(),   kOffset,    failed.data()};
+    const float* vectors = vectors_.data();
+    run(draw, EmbedOperands<T>{tokens_.data(),
+                               smears_ ? pairs_.data() : nullptr,
+                               width_,
+                               kBuckets,
+                               1.0f / static_cast<float>(width_),
+                               1e-5f,
+                               smears_ ? vectors : nullptr,
+                               vectors + width_,
+                               vectors + 2 * width_,
+                               x0.data(),
+                               u.data(),
+                               {squares.data(), kParts, kSequences}});
+    Embedded made{tokens, downloaded(x0), downloaded(u), downloaded(squares)};
+    check_cuda(cudaMemcpy(made.tokens.data(), all.data(), all.bytes(), cudaMemcpyDeviceToHost));
+    return made;
+  }
+
+ private:
+  static constexpr int kParts = 3;
+  static constexpr int64_t kGuard = 8;  // rows are read and written in pairs
+  int vocabulary_, width_;
+  bool smears_;
+  int given_;  // a sequence whose token is known
+  DeviceCopy logits_;
+  BasicDeviceCopy<T> tokens_, pairs_;
+  DeviceCopy vectors_;
+};
+
+template <typename T>
+void expect_one_kernel_to_make_both() {
+  for (const int vocabulary : {300, 1024, 1025})
+    for (const int width : {64, 512, 1032})  // a lane's columns and more
+      for (const bool smears : {false, true}) {
+        SCOPED_TRACE(std::to_string(vocabulary) + " tokens, " + std::to_string(width) + (smears ? " smeared" : ""));
+        const DrawnAndEmbedded<T> check(vocabulary, width, smears, 2);
+        const Embedded apart = check.run([](const SampleRequest& draw, const EmbedOperands<T>& embed) {
+          launch_sample(draw, nullptr);
+          launch_embed(embed, {draw.tokens, draw.token_stride}, {draw.position, draw.offset + 1, 1}, {}, draw.sequences,
+                       nullptr);
+        });
+        const Embedded together = check.run([](const SampleRequest& draw, const EmbedOperands<T>& embed) {
+          launch_sample_and_embed(draw, embed, nullptr);
+        });
+        EXPECT_EQ(together.tokens, apart.tokens);
+        EXPECT_EQ(together.x0, apart.x0);
+        EXPECT_EQ(together.u, apart.u);
+        EXPECT_EQ(together.squares, apart.squares);
+      }
+}
+TEST_F(CudaSample, AndEmbedsInFp32) { expect_one_kernel_to_make_both<float>(); }
+TEST_F(CudaSample, AndEmbedsInBf16) { expect_one_kernel_to_make_both<__nv_bfloat16>(); }
+TEST_F(CudaSample, AndEmbedsInFp16) { expect_one_kernel_to_make_both<__half>(); }
 
 }  // namespace
 }  // namespace thimble::cuda_sample_test

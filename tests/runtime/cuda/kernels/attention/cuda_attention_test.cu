@@ -302,5 +302,19 @@ TEST_F(CudaAttention, SequencesDoNotDependOnEachOther) {
   }
 }
 
+// Also of so many that their CTAs have fewer warps each.
+TEST_F(CudaAttention, StepsDoNotDependOnTheNumberOfSequences) {
+  for (int width : {32, 64, 128})
+    for (const auto& [first, window] : {std::pair(2, 0), {40, 0}, {290, 0}, {290, 200}}) {
+      Case many{.head_width = width, .first = first, .positions = 1, .exclusive = true, .window = window}, few = many;
+      many.sequences = 150;
+      few.sequences = 3;
+      const auto together = AttentionCheck<__nv_bfloat16>(many).run(launch_step_attention<__nv_bfloat16>),
+                 alone = AttentionCheck<__nv_bfloat16>(few).run(launch_step_attention<__nv_bfloat16>);
+      for (size_t i = 0; i < alone.size(); ++i)
+        ASSERT_EQ(static_cast<float>(alone[i]), static_cast<float>(together[i])) << many.name() << " element " << i;
+    }
+}
+
 }  // namespace
 }  // namespace thimble::cuda_attention_test
