@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "runtime/ops/network_uses.h"
+
 namespace thimble {
 namespace {
 
@@ -18,21 +20,7 @@ struct Match {
 
 class Fuser {
  public:
-  Fuser(const Network& network, const FusionOptions& options)
-      : network_(network),
-        options_(options),
-        readers_(network.value_widths.size()),
-        makers_(network.value_widths.size()),
-        uses_(network.matrices.size()) {
-    for (size_t i = 0; i < network.nodes.size(); ++i) {
-      const Node& node = network.nodes[i];
-      makers_[index(node.output)] = i;
-      for (ValueId input : node.inputs) readers_[index(input)].push_back(i);
-      if (const auto* linear = std::get_if<op::Linear>(&node.operation)) ++uses_[index(linear->weight)];
-      if (const auto* gather = std::get_if<op::Gather>(&node.operation)) ++uses_[index(gather->table)];
-    }
-    ++uses_[index(network.head.weight)];
-  }
+  Fuser(const Network& network, const FusionOptions& options) : network_(network), options_(options), uses_(network) {}
 
   // A product table serves all of its readers or none: where one of them did not match, it is banned, and all begins
   // anew.
@@ -57,18 +45,11 @@ class Fuser {
     return static_cast<size_t>(id);
   }
   const Node& node(size_t i) const { return network_.nodes[i]; }
-  const Node& maker(ValueId value) const { return node(makers_[index(value)]); }
+  const Node& maker(ValueId value) const { return node(uses_.maker_of(value)); }
   template <typename Op>
   const Op* made_by(ValueId value) const {
     return std::get_if<Op>(&maker(value).operation);
   }
-  // The only node that reads a value below the head.
-  std::optional<size_t> only_reader(ValueId value) const {
-    const std::vector<size_t>& readers = readers_[index(value)];
-    if (readers.size() != 1 || value == network_.head.hidden) return std::nullopt;
-    return readers[0];
-  }
-  bool is_used_once(MatrixId id) const { return uses_[index(id)] == 1; }
   int64_t elements(VectorId id) const { return network_.vector(id).count; }
 
   size_t trigger_of(const std::vector<size_t>& nodes) const {
@@ -111,12 +92,12 @@ class Fuser {
       for (size_t i = 0; i < network_.nodes.size(); ++i) {
         const auto* linear = std::get_if<op::Linear>(&node(i).operation);
         if (!linear || linear->weight != table.product) continue;
-        for (size_t reader : readers_[index(node(i).output)])
+        for (size_t reader : uses_.readers_of(node(i).output))
           if (!is_covered_[reader]) {
             banned_.insert(table.product);
             return false;
           }
-        is_covered_[i] = is_covered_[makers_[index(node(i).inputs[0])]] = true;
+        is_covered_[i] = is_covered_[uses_.maker_of(node(i).inputs[0])] = true;
       }
     return true;
   }
@@ -124,11 +105,12 @@ class Fuser {
   // The table that makes a value, if it is a bias-free product of a lookup that nobody else reads.
   std::optional<int32_t> table_of(ValueId value, VectorId scale, int64_t head_dim) {
     const auto* linear = made_by<op::Linear>(value);
-    if (!linear || linear->bias != kAbsent || banned_.contains(linear->weight) || !is_used_once(linear->weight))
+    if (!linear || linear->bias != kAbsent || banned_.contains(linear->weight) || !uses_.has_one_use(linear->weight))
       return std::nullopt;
     const ValueId looked_up = maker(value).inputs[0];
     const auto* gather = made_by<op::Gather>(looked_up);
-    if (!gather || gather->factor != 1 || !only_reader(looked_up) || value == network_.head.hidden) return std::nullopt;
+    if (!gather || gather->factor != 1 || !uses_.only_reader_of(looked_up) || value == network_.head.hidden)
+      return std::nullopt;
     const ProductTable wanted{gather->table, linear->weight, gather->index, scale, head_dim};
     for (size_t i = 0; i < tables_.size(); ++i) {
       const ProductTable& known = tables_[i];
@@ -159,13 +141,13 @@ class Fuser {
   // From a query, key or value of `attention` back to the matrix that makes it.
   std::optional<HeadChain> head_chain(ValueId value) const {
     HeadChain chain;
-    auto step_to = [&](ValueId at) { chain.nodes.push_back(makers_[index(at)]); };
-    if (!only_reader(value)) return std::nullopt;
+    auto step_to = [&](ValueId at) { chain.nodes.push_back(uses_.maker_of(at)); };
+    if (!uses_.only_reader_of(value)) return std::nullopt;
     if (const auto* heads = made_by<op::Heads>(value)) {
       chain.heads = heads;
       step_to(value);
       value = maker(value).inputs[0];
-      if (!only_reader(value)) return std::nullopt;
+      if (!uses_.only_reader_of(value)) return std::nullopt;
     }
     chain.source.rows = network_.width_of(value);
     if (const auto* columns = made_by<op::Columns>(value)) {
@@ -174,7 +156,7 @@ class Fuser {
       value = maker(value).inputs[0];
     }
     const auto* linear = made_by<op::Linear>(value);
-    if (!linear || !is_used_once(linear->weight) || value == network_.head.hidden) return std::nullopt;
+    if (!linear || !uses_.has_one_use(linear->weight) || value == network_.head.hidden) return std::nullopt;
     chain.source.weight = linear->weight;
     chain.source.bias = linear->bias;
     chain.input = maker(value).inputs[0];
@@ -186,7 +168,7 @@ class Fuser {
   bool are_only_readers(const std::vector<size_t>& nodes) const {
     return std::ranges::all_of(nodes, [&](size_t i) {
       if (!std::holds_alternative<op::Linear>(node(i).operation)) return true;
-      const std::vector<size_t>& readers = readers_[index(node(i).output)];
+      const std::vector<size_t>& readers = uses_.readers_of(node(i).output);
       return readers.size() == 1 ||
              std::ranges::all_of(readers, [&](size_t r) { return std::ranges::count(nodes, r) > 0; });
     });
@@ -205,13 +187,13 @@ class Fuser {
     ValueId value = attention.inputs[2];
     std::vector<size_t> nodes;
     const size_t tables = tables_.size();
-    if (const auto* sum = made_by<op::Add>(value); sum && only_reader(value)) {
+    if (const auto* sum = made_by<op::Add>(value); sum && uses_.only_reader_of(value)) {
       if (sum->scale == kAbsent || elements(sum->scale) != 1) return false;
       const std::optional<int32_t> table = table_of(maker(value).inputs[1], kAbsent, o.head_dim);
       if (!table || tables_[index(*table)].index.kind != RowIndex::Kind::kToken) return false;
       project.value_table = *table;
       project.value_scale = sum->scale;
-      nodes.push_back(makers_[index(value)]);
+      nodes.push_back(uses_.maker_of(value));
       value = maker(value).inputs[0];
     }
     const auto query = head_chain(attention.inputs[0]), key = head_chain(attention.inputs[1]), own = head_chain(value);
@@ -247,30 +229,30 @@ class Fuser {
   bool output_may_be_padded(ValueId output, const op::Attention& o) const {
     if (padded_head_width(o.head_dim) == o.head_dim) return true;
     if (output == network_.head.hidden) return false;
-    return std::ranges::all_of(readers_[index(output)], [&](size_t r) {
+    return std::ranges::all_of(uses_.readers_of(output), [&](size_t r) {
       const auto* linear = std::get_if<op::Linear>(&node(r).operation);
-      return linear && is_used_once(linear->weight);
+      return linear && uses_.has_one_use(linear->weight);
     });
   }
 
   // May `value` be overwritten by what the product of node `linear` is added to it for, at node `sum`?
   bool dies_at(ValueId value, size_t linear, size_t sum) const {
-    if (value == network_.head.hidden || made_by<op::Columns>(value) || makers_[index(value)] >= linear) return false;
-    return std::ranges::all_of(readers_[index(value)], [&](size_t r) {
+    if (value == network_.head.hidden || made_by<op::Columns>(value) || uses_.maker_of(value) >= linear) return false;
+    return std::ranges::all_of(uses_.readers_of(value), [&](size_t r) {
       if (r == sum) return true;
       const Node& reader = node(r);
       if (r >= linear || std::holds_alternative<op::Columns>(reader.operation)) return false;
       const auto* norm = std::get_if<op::RmsNorm>(&reader.operation);
       if (!norm || !may_be_deferred(*norm)) return true;
       if (reader.output == network_.head.hidden) return false;  // a deferred norm is read where its readers are
-      return std::ranges::all_of(readers_[index(reader.output)], [&](size_t later) { return later < linear; });
+      return std::ranges::all_of(uses_.readers_of(reader.output), [&](size_t later) { return later < linear; });
     });
   }
 
   bool match_linear_add(size_t i) {
     const auto& linear = std::get<op::Linear>(node(i).operation);
-    const std::optional<size_t> at = only_reader(node(i).output);
-    if (!at || !is_used_once(linear.weight)) return false;
+    const std::optional<size_t> at = uses_.only_reader_of(node(i).output);
+    if (!at || !uses_.has_one_use(linear.weight)) return false;
     const Node& sum = node(*at);
     const auto* o = std::get_if<op::Add>(&sum.operation);
     if (!o || sum.inputs[1] != node(i).output || sum.inputs[0] == node(i).output) return false;
@@ -292,9 +274,9 @@ class Fuser {
   void extend_to_next_layer(size_t linear, fused::LinearAdd& work, std::vector<size_t>& nodes) const {
     const ValueId sum = work.output;
     if (sum == network_.head.hidden) return;
-    auto is_there = [&](ValueId value) { return makers_[index(value)] < linear; };
+    auto is_there = [&](ValueId value) { return uses_.maker_of(value) < linear; };
     auto follower = [&]<typename Op>(ValueId value, const Op*) -> std::optional<size_t> {
-      for (size_t r : readers_[index(value)])
+      for (size_t r : uses_.readers_of(value))
         if (std::holds_alternative<Op>(node(r).operation) && node(r).inputs[0] == value) return r;
       return std::nullopt;
     };
@@ -304,7 +286,7 @@ class Fuser {
     if (!mix_at || !is_there(node(*mix_at).inputs[1])) return;
     if (skip_at) {
       const ValueId skipped = node(*skip_at).inputs[1];
-      if (!only_reader(mixed) || (skipped != sum && !is_there(skipped))) return;
+      if (!uses_.only_reader_of(mixed) || (skipped != sum && !is_there(skipped))) return;
       const auto& skip = std::get<op::Skip>(node(*skip_at).operation);
       work.skipped = skipped;
       work.skip_weight = skip.weight;
@@ -318,14 +300,14 @@ class Fuser {
     work.output = node(*mix_at).output;
     nodes.push_back(*mix_at);
     const bool is_read_elsewhere =
-        std::ranges::any_of(readers_[index(sum)], [&](size_t r) { return std::ranges::count(nodes, r) == 0; });
+        std::ranges::any_of(uses_.readers_of(sum), [&](size_t r) { return std::ranges::count(nodes, r) == 0; });
     if (is_read_elsewhere || work.skipped == sum) work.sum = sum;
   }
 
   void match_linear_activate(size_t i) {
     const auto& linear = std::get<op::Linear>(node(i).operation);
-    const std::optional<size_t> at = only_reader(node(i).output);
-    if (!at || !is_used_once(linear.weight)) return;
+    const std::optional<size_t> at = uses_.only_reader_of(node(i).output);
+    if (!at || !uses_.has_one_use(linear.weight)) return;
     const auto* activate = std::get_if<op::Activate>(&node(*at).operation);
     if (!activate) return;
     fused::LinearActivate work;
@@ -340,14 +322,15 @@ class Fuser {
   // Where the gate, a product too, is there before this one.
   bool match_linear_gate(size_t i) {
     const auto& linear = std::get<op::Linear>(node(i).operation);
-    const std::optional<size_t> at = only_reader(node(i).output);
-    if (!at || !is_used_once(linear.weight) || linear.bias != kAbsent || is_covered_[*at]) return false;
+    const std::optional<size_t> at = uses_.only_reader_of(node(i).output);
+    if (!at || !uses_.has_one_use(linear.weight) || linear.bias != kAbsent || is_covered_[*at]) return false;
     const auto* gate = std::get_if<op::Gate>(&node(*at).operation);
     const ValueId gating = node(*at).inputs[0];
     if (!gate || node(*at).inputs[1] != node(i).output) return false;
-    const size_t gating_at = makers_[index(gating)];
+    const size_t gating_at = uses_.maker_of(gating);
     const auto* own = made_by<op::Linear>(gating);
-    if (!own || gating_at >= i || is_covered_[gating_at] || !is_used_once(own->weight) || !only_reader(gating))
+    if (!own || gating_at >= i || is_covered_[gating_at] || !uses_.has_one_use(own->weight) ||
+        !uses_.only_reader_of(gating))
       return false;
     add(fused::LinearActivate{{node(gating_at).inputs[0]}, own->weight, own->bias, gate->activation, gating},
         {gating_at});
@@ -362,7 +345,7 @@ class Fuser {
     if (!gather || gather->index.kind != RowIndex::Kind::kToken || gather->factor != 1) return;
     embed.tokens = gather->table;
     std::vector<size_t> nodes = {0};
-    std::optional<size_t> at = only_reader(node(0).output);
+    std::optional<size_t> at = uses_.only_reader_of(node(0).output);
     if (!at) return;
     if (const auto* sum = std::get_if<op::Add>(&node(*at).operation)) {
       if (node(*at).inputs[0] != node(0).output || (sum->scale != kAbsent && elements(sum->scale) != 1)) return;
@@ -370,7 +353,7 @@ class Fuser {
       if (!pairs) return;
       embed.pairs = *pairs;
       nodes.push_back(*at);
-      at = only_reader(node(*at).output);
+      at = uses_.only_reader_of(node(*at).output);
     }
     if (embed_rest(embed, nodes, at)) return add(embed, nodes);
     if (embed.pairs != kAbsent) tables_.pop_back();  // nobody else has asked for it
@@ -383,14 +366,14 @@ class Fuser {
     embed.epsilon = norm->epsilon;
     nodes.push_back(*at);
     embed.start = node(*at).output;
-    if (const auto next = only_reader(embed.start)) {
+    if (const auto next = uses_.only_reader_of(embed.start)) {
       if (const auto* smear = std::get_if<op::Smear>(&node(*next).operation)) {
         embed.smear_gate = smear->gate;
         embed.start = node(*next).output;
         nodes.push_back(*next);
       }
     }
-    for (size_t r : readers_[index(embed.start)]) {
+    for (size_t r : uses_.readers_of(embed.start)) {
       const auto* mix = std::get_if<op::Mix>(&node(r).operation);
       if (!mix || node(r).inputs[0] != embed.start || node(r).inputs[1] != embed.start) continue;
       embed.first = mix->first;
@@ -443,7 +426,7 @@ class Fuser {
         for (MatrixId id : matrices_of(match.work)) matrices.push_back(id);
         for (size_t n : match.nodes) covered += std::ranges::count(node(n).inputs, normed) > 0;
       }
-      if (covered != readers_[index(normed)].size() || inputs.empty()) continue;
+      if (covered != uses_.readers_of(normed).size() || inputs.empty()) continue;
       for (FusedInput* input : inputs) *input = {node(i).inputs[0], true, norm->factor, norm->epsilon, norm->gain};
       for (MatrixId id : matrices) fusion.column_gains[index(id)] = norm->gain;
       fusion.has_squares[index(node(i).inputs[0])] = true;
@@ -453,9 +436,7 @@ class Fuser {
 
   const Network& network_;
   FusionOptions options_;
-  std::vector<std::vector<size_t>> readers_;
-  std::vector<size_t> makers_;
-  std::vector<int> uses_;  // of matrices
+  NetworkUses uses_;
   std::set<MatrixId> banned_;
   std::vector<bool> is_covered_;
   std::vector<Match> matches_;
