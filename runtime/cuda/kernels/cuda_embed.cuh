@@ -26,6 +26,9 @@ struct TokenPlace {
   __device__ int token(int back) const { return position < back ? -1 : start[position - back]; }
 };
 
+// A lane's pair i, where a row has it, else the row's last: reads that depend on no branch do not wait in turn.
+__device__ inline int column_of(int first, int i, int width) { return min(first + 64 * i, width - 2); }
+
 // The two table rows whose sum is a position's embedding.
 template <typename T>
 struct EmbeddingRows {
@@ -36,16 +39,18 @@ struct EmbeddingRows {
       : token(a.token_table + static_cast<int64_t>(own) * a.width),
         pair(a.pair_table ? a.pair_table + static_cast<int64_t>(bucket_of(own, before, a.buckets)) * a.width
                           : nullptr) {}
-  // The embedding's columns first + 64 i, for as many pairs as there are.
+  // The embedding's columns first + 64 i, for as many pairs as there are; zeros beyond the row.
   __device__ void load(int first, int width, float2 (&x)[kEmbedPairs]) const {
+    float2 b[kEmbedPairs] = {};
 #pragma unroll
-    for (int i = 0; i < kEmbedPairs; ++i) {
-      const int column = first + 64 * i;
-      x[i] = column < width ? load_pair(token + column) : float2{0, 0};
-      if (!pair || column >= width) continue;
-      const float2 b = load_pair(pair + column);
-      x[i] = {x[i].x + b.x, x[i].y + b.y};
+    for (int i = 0; i < kEmbedPairs; ++i) x[i] = load_pair(token + column_of(first, i, width));
+    if (pair) {
+#pragma unroll
+      for (int i = 0; i < kEmbedPairs; ++i) b[i] = load_pair(pair + column_of(first, i, width));
     }
+#pragma unroll
+    for (int i = 0; i < kEmbedPairs; ++i)
+      x[i] = first + 64 * i < width ? float2{x[i].x + b[i].x, x[i].y + b[i].y} : float2{0, 0};
   }
 };
 
@@ -58,7 +63,7 @@ __device__ inline float sum_of_squares(const float2 (&x)[kEmbedPairs]) {
   return sum;
 }
 
-// Of the first rows' vectors, the columns first + 64 i; zeros where there is no gate, and beyond the row.
+// Of the first rows' vectors, the columns first + 64 i; zeros where there is no gate.
 struct EmbedVectors {
   float2 gate[kEmbedPairs] = {}, mix[kEmbedPairs] = {}, mix0[kEmbedPairs] = {};
 
@@ -66,12 +71,13 @@ struct EmbedVectors {
   __device__ EmbedVectors(const EmbedOperands<T>& a, int first) {
 #pragma unroll
     for (int i = 0; i < kEmbedPairs; ++i) {
-      const int column = first + 64 * i;
-      if (column >= a.width) continue;
-      if (a.smear_gate) gate[i] = load_pair(a.smear_gate + column);
+      const int column = column_of(first, i, a.width);
       mix[i] = load_pair(a.first + column);
       mix0[i] = load_pair(a.second + column);
     }
+    if (!a.smear_gate) return;
+#pragma unroll
+    for (int i = 0; i < kEmbedPairs; ++i) gate[i] = load_pair(a.smear_gate + column_of(first, i, a.width));
   }
 };
 
@@ -83,14 +89,7 @@ class EmbeddedRow {
       : smears_(a.smear_gate && place.position > 0) {
     if (!smears_) return;
     const EmbeddingRows<T> before(a, place.token(1), place.token(2));
-    float2 x[kEmbedPairs];
-    float sum = 0;
-    for (int first = own_column() + kLaneColumns; first < a.width; first += kLaneColumns) {
-      before.load(first, a.width, x);
-      sum += sum_of_squares(x);
-    }
-    before.load(own_column(), a.width, previous_);
-    before_norm_ = norm(a, sum + sum_of_squares(previous_));
+    before_norm_ = load_first(a, before, previous_);
   }
 
   // Stores row `row` of x0, u and the squares; `token`: at the place that the constructor got.
@@ -98,14 +97,8 @@ class EmbeddedRow {
     const EmbeddingRows<T> own(a, token, place.token(1));
     EmbedVectors vectors(a, own_column());
     float2 x[kEmbedPairs];
+    const float own_norm = load_first(a, own, x);
     float sum = 0;
-    for (int first = own_column() + kLaneColumns; first < a.width; first += kLaneColumns) {
-      own.load(first, a.width, x);
-      sum += sum_of_squares(x);
-    }
-    own.load(own_column(), a.width, x);
-    const float own_norm = norm(a, sum + sum_of_squares(x));
-    sum = 0;
     for (int first = own_column();;) {
 #pragma unroll
       for (int i = 0; i < kEmbedPairs; ++i) {
@@ -138,8 +131,15 @@ class EmbeddedRow {
 
   static __device__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
   static __device__ int own_column() { return 2 * lane(); }
-  static __device__ float norm(const EmbedOperands<T>& a, float sum) {
-    return 1 / sqrtf(sum_over_lanes<32>(sum) * a.inverse_width + a.epsilon);
+  // Reads a lane's first pairs of a row; its norm, of all.
+  static __device__ float load_first(const EmbedOperands<T>& a, const EmbeddingRows<T>& row, float2 (&x)[kEmbedPairs]) {
+    float sum = 0;
+    for (int first = own_column() + kLaneColumns; first < a.width; first += kLaneColumns) {
+      row.load(first, a.width, x);
+      sum += sum_of_squares(x);
+    }
+    row.load(own_column(), a.width, x);
+    return 1 / sqrtf(sum_over_lanes<32>(sum + sum_of_squares(x)) * a.inverse_width + a.epsilon);
   }
 
   bool smears_;

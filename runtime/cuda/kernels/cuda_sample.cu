@@ -8,7 +8,7 @@ namespace thimble {
 namespace {
 
 // Threads of a CTA, each of which owns a share of the vocabulary, and has it in registers if that is a few logits.
-constexpr int kFewThreads = 256, kManyThreads = 1024, kFewLogits = 4, kManyLogits = 8;
+constexpr int kFewThreads = 128, kManyThreads = 1024, kLogits = 8;
 
 // Philox 4x32-10, as random.cpp.
 __device__ double uniform_at_device(uint64_t seed, uint64_t stream, uint64_t index) {
@@ -287,15 +287,15 @@ __global__ void advance_kernel(int* position, int steps) {
 }  // namespace
 
 void launch_sample(const SampleRequest& request, cudaStream_t stream) {
-  if (request.vocabulary <= kFewThreads * kFewLogits) return launch<kFewThreads, kFewLogits>(request, stream);
-  if (request.vocabulary <= kManyThreads * kManyLogits) return launch<kManyThreads, kManyLogits>(request, stream);
+  if (request.vocabulary <= kFewThreads * kLogits) return launch<kFewThreads, kLogits>(request, stream);
+  if (request.vocabulary <= kManyThreads * kLogits) return launch<kManyThreads, kLogits>(request, stream);
   launch<kManyThreads, 0>(request, stream);
 }
 
 template <typename T>
 void launch_sample_and_embed(const SampleRequest& request, const EmbedOperands<T>& embed, cudaStream_t stream) {
-  if (request.vocabulary <= kFewThreads * kFewLogits)
-    return launch<kFewThreads, kFewLogits>(request, stream, EmbedNext<T>{embed});
+  if (request.vocabulary <= kFewThreads * kLogits)
+    return launch<kFewThreads, kLogits>(request, stream, EmbedNext<T>{embed});
   launch_sample(request, stream);
   launch_embed(embed, {request.tokens, request.token_stride}, {request.position, request.offset + 1, 1}, {},
                request.sequences, stream);
