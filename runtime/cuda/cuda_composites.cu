@@ -40,8 +40,7 @@ typename CudaPass<T>::ProductInput CudaPass<T>::product_input(const T* data, int
 }
 
 template <typename T>
-typename CudaPass<T>::Product CudaPass<T>::product(const FusedInput& input, MatrixId weight) {
-  const CudaMatrix<T>& matrix = weights_.matrix(weight);
+typename CudaPass<T>::Product CudaPass<T>::product(const FusedInput& input, const CudaMatrix<T>& matrix) {
   const ProductInput read = product_input(data(input.value), rows_.count, input);
   return {{read.data, place(input.value).stride, matrix.data.data(), rows_.count, matrix.rows, matrix.columns},
           read.norm};
@@ -114,7 +113,7 @@ void CudaPass<T>::compact() {
 template <typename T>
 void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t first_column, int64_t columns) {
   const op::Attention& o = work.attention;
-  const CudaMatrix<T>& matrix = weights_.projection(composite);
+  const CudaMatrix<T>& matrix = weights_.joint_matrix(composite);
   const CudaProjectVectors& vectors = weights_.project_vectors(composite);
   const bool is_shared = shared_.exist() && composite == 1;
   const bool has_table = work.value_table != kAbsent && weights_.scalar(work.value_scale) != 0;
@@ -133,6 +132,7 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
       work.norm_epsilon,
       angles(work.rotary),
       work.rotary == kAbsent ? 0 : static_cast<int>(network_.rotaries[static_cast<size_t>(work.rotary)].dims / 2),
+      identity_.data(),
       vectors.query_scale.data(),
       has_table ? weights_.table(work.value_table).data.data() : nullptr,
       has_table ? weights_.scalar(work.value_scale) : 0,
@@ -144,10 +144,7 @@ void CudaPass<T>::project(size_t composite, const fused::Project& work, int64_t 
   const GemmOperands<T> operands{
       input.data, place(work.input.value).stride, matrix.data.data() + first_column * matrix.columns,
       rows,       static_cast<int>(columns),      matrix.columns};
-  const QkvKind kind = is_shared                            ? QkvKind::kShared
-                       : work.has_bias()                    ? QkvKind::kBiased
-                       : work.norm_epsilon > 0 || has_table ? QkvKind::kNormed
-                                                            : QkvKind::kPlain;
+  const QkvKind kind = is_shared ? QkvKind::kShared : work.has_bias() ? QkvKind::kBiased : QkvKind::kUnbiased;
   runner_.products().project(operands, qkv, kind, static_cast<int>(cuda_head_width(o.head_dim)), stream_);
 }
 
@@ -224,7 +221,7 @@ template <typename T>
 void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
   T* u = data(work.output);
   assert(data(work.residual) == u);
-  const GemmOperands<T> operands = product({work.input}, work.weight).operands;
+  const GemmOperands<T> operands = product({work.input}, weights_.matrix(work.weight)).operands;
   const int64_t stride = place(work.output).stride;
   if (work.mix_first == kAbsent)
     return runner_.products().add(operands, u, stride, weights_.sum_scale(composite), weights_.vector(work.bias),
@@ -250,16 +247,15 @@ void CudaPass<T>::run(size_t composite, const fused::LinearAdd& work) {
 
 template <typename T>
 void CudaPass<T>::run(size_t, const fused::LinearActivate& work) {
-  const auto [operands, norm] = product(work.input, work.weight);
+  const auto [operands, norm] = product(work.input, weights_.matrix(work.weight));
   runner_.products().activate(operands, norm, work.activation, weights_.vector(work.bias), data(work.output),
                               place(work.output).stride, stream_);
 }
 
 template <typename T>
-void CudaPass<T>::run(size_t, const fused::LinearGate& work) {
-  const auto [operands, norm] = product(work.input, work.weight);
-  runner_.products().gate(operands, norm, data(work.gate), place(work.gate).stride, data(work.output),
-                          place(work.output).stride, stream_);
+void CudaPass<T>::run(size_t composite, const fused::LinearGate& work) {
+  const auto [operands, norm] = product(work.input, weights_.joint_matrix(composite));
+  runner_.products().gate(operands, norm, work.activation, data(work.output), place(work.output).stride, stream_);
 }
 
 #define THIMBLE_INSTANTIATE(T)                                                      \

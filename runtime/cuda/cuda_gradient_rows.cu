@@ -260,7 +260,7 @@ struct HeadsBackward {
       float partners[kPieces * kWidth];
       float2 angles[kPieces * kWidth];
       lanes.load_partners(gradient, d, half, partners);
-      lanes.load_angles(rotation.angles + int64_t{lanes.row % positions} * half, d, half, angles);
+      lanes.load_angles(rotation.angles + int64_t{lanes.row % positions} * rotary_stride(half), d, half, angles);
       lanes.for_columns(min(d, 2 * half), [&](int i, int c) {
         g[i] =
             c < half ? g[i] * angles[i].x - partners[i] * angles[i].y : partners[i] * angles[i].y + g[i] * angles[i].x;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 
+#include "runtime/cuda/kernels/cuda_rotary.cuh"
 #include "runtime/cuda/kernels/cuda_rows.cuh"
 #include "runtime/tensor/host_device.h"
 
@@ -14,8 +15,9 @@ namespace thimble {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr int64_t kRowMultiple = 8;    // columns of products come in eights
-constexpr int64_t kFloatMultiple = 4;  // 16-byte rows
+constexpr int64_t kRowMultiple = 8;          // columns of products come in eights
+constexpr int64_t kFloatMultiple = 4;        // 16-byte rows
+constexpr int kGateRows = kRowMultiple / 2;  // of a gate, followed by as many of what it multiplies
 
 template <typename Id>
 size_t index(Id id) {
@@ -104,20 +106,23 @@ void CudaNetworkWeights<T>::allocate() {
     tables_.emplace_back(sizes[index(table.table)].rows, product.rows);
   }
   for (size_t c = 0; c < fusion_.composites.size(); ++c) {
-    Size projection;
+    Size joint;
     if (const auto* project = std::get_if<fused::Project>(&fusion_.composites[c].work)) {
       const op::Attention& o = project->attention;
-      projection = {(o.heads + 2 * o.kv_heads) * cuda_head_width(o.head_dim),
-                    fusion_.places[index(project->input.value)].stride};
+      joint = {(o.heads + 2 * o.kv_heads) * cuda_head_width(o.head_dim),
+               fusion_.places[index(project->input.value)].stride};
       project_vectors_[c].query_scale = DeviceArray<float>(o.heads, "weights");
-      if (project->has_bias()) project_vectors_[c].bias = DeviceArray<float>(projection.rows, "weights");
+      if (project->has_bias()) project_vectors_[c].bias = DeviceArray<float>(joint.rows, "weights");
       for (const HeadSource* source : {&project->query, &project->key, &project->value})
-        sizes[index(source->weight)] = {};  // lies in the projection
+        sizes[index(source->weight)] = {};  // lies in the joint matrix
+    } else if (const auto* gate = std::get_if<fused::LinearGate>(&fusion_.composites[c].work)) {
+      joint = {2 * sizes[index(gate->gate)].rows, fusion_.places[index(gate->input.value)].stride};
+      sizes[index(gate->gate)] = sizes[index(gate->up)] = {};
     } else if (const auto* add = std::get_if<fused::LinearAdd>(&fusion_.composites[c].work)) {
       if (add->scale != kAbsent && network_->vector(add->scale).count == 1)  // as a vector
         scales_[c] = DeviceArray<float>(fusion_.places[index(add->output)].stride, "weights");
     }
-    projections_.emplace_back(projection.rows, projection.columns);
+    joint_matrices_.emplace_back(joint.rows, joint.columns);
   }
   for (const Size& size : sizes) matrices_.emplace_back(size.rows, size.columns);
 }
@@ -155,13 +160,16 @@ void CudaNetworkWeights<T>::find_placements() {
       if (index(table.product) == i && table.head_dim > 0) place.row_map = head_map(table.head_dim);
     placements_[i].push_back(place);
   }
-  for (size_t c = 0; c < fusion_.composites.size(); ++c)
-    if (const auto* project = std::get_if<fused::Project>(&fusion_.composites[c].work)) place_projection(c, *project);
+  for (size_t c = 0; c < fusion_.composites.size(); ++c) {
+    const FusedWork& work = fusion_.composites[c].work;
+    if (const auto* project = std::get_if<fused::Project>(&work)) place_projection(c, *project);
+    if (const auto* gate = std::get_if<fused::LinearGate>(&work)) place_gate(c, *gate);
+  }
 }
 
 template <typename T>
 void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Project& project) {
-  const CudaMatrix<T>& to = projections_[composite];
+  const CudaMatrix<T>& to = joint_matrices_[composite];
   const op::Attention& o = project.attention;
   const int64_t padded = cuda_head_width(o.head_dim);
   const int64_t rotated = project.rotary == kAbsent ? 0 : network_->rotaries[index(project.rotary)].dims / 2;
@@ -178,6 +186,21 @@ void CudaNetworkWeights<T>::place_projection(size_t composite, const fused::Proj
   add(project.query, 0, head_map(o.head_dim, rotated));
   add(project.key, o.heads * padded, head_map(o.head_dim, rotated));
   add(project.value, (o.heads + o.kv_heads) * padded, head_map(o.head_dim));
+}
+
+template <typename T>
+void CudaNetworkWeights<T>::place_gate(size_t composite, const fused::LinearGate& gate) {
+  const CudaMatrix<T>& to = joint_matrices_[composite];
+  const AxisMap rows{kGateRows, 2 * kGateRows};
+  for (MatrixId id : {gate.gate, gate.up})
+    placements_[index(id)].push_back({to.data.data(),
+                                      to.columns,
+                                      id == gate.gate ? 0 : kGateRows,
+                                      rows,
+                                      {},
+                                      0,
+                                      network_->matrix(id).rows,
+                                      vector(fusion_.column_gains[index(id)])});
 }
 
 template <typename T>
@@ -291,15 +314,18 @@ template class CudaNetworkWeights<__nv_bfloat16>;
 template class CudaNetworkWeights<__half>;
 
 DeviceArray<float2> make_cuda_rotary_table(const RotaryRule& rule, int64_t context) {
-  DeviceArray<float2> table(context * (rule.dims / 2));
+  const int stride = rotary_stride(static_cast<int>(rule.dims / 2));
+  DeviceArray<float2> table(context * stride);
   if (!table.data()) return table;  // nothing rotates, or it is only counted
   const std::vector<double> frequencies = rule.frequencies(context);
   std::vector<float2> pairs;
-  for (int64_t p = 0; p < context; ++p)
+  for (int64_t p = 0; p < context; ++p) {
     for (double frequency : frequencies) {
       const double angle = static_cast<double>(p) * frequency;
       pairs.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
     }
+    pairs.resize(index((p + 1) * stride), {1, 0});
+  }
   table.copy(pairs);
   return table;
 }

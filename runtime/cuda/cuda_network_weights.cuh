@@ -6,6 +6,8 @@
 //              such heads have their columns padded alike.
 //   rotation   there, query and key rows are permuted within each head so that the two elements that rotate together
 //              are neighbours; a permutation common to both leaves every q.k as it is.
+//   gates      the matrices of a gate and of what it multiplies are one: four rows of the gate, four of the other, and
+//              so on, so that a lane's eight products are four pairs.
 //   tables     lookups whose rows a matrix multiplies are stored multiplied; the matrix and the table stay, for those
 //              who look at its input.
 // T = float, __nv_bfloat16 or __half, rounded to nearest even. Vectors are float32.
@@ -69,8 +71,8 @@ class CudaNetworkWeights {
   const NumericPolicy& policy() const { return policy_; }
 
   const CudaMatrix<T>& matrix(MatrixId id) const { return matrices_[static_cast<size_t>(id)]; }
-  // (rows of queries, keys and values, columns) of a composite.
-  const CudaMatrix<T>& projection(size_t composite) const { return projections_[composite]; }
+  // All matrices of a composite that reads several as one.
+  const CudaMatrix<T>& joint_matrix(size_t composite) const { return joint_matrices_[composite]; }
   const CudaMatrix<T>& table(int32_t id) const { return tables_[static_cast<size_t>(id)]; }
   const CudaProjectVectors& project_vectors(size_t composite) const { return project_vectors_[composite]; }
   // Null for kAbsent.
@@ -89,6 +91,7 @@ class CudaNetworkWeights {
   void allocate();
   void find_placements();
   void place_projection(size_t composite, const fused::Project& project);
+  void place_gate(size_t composite, const fused::LinearGate& gate);
   void load(MatrixId id, const StoredMatrixView& values, bool is_in_nvfp4);
   void load_vectors(const std::vector<std::vector<float>>& vectors);
   void use_vectors();
@@ -98,7 +101,7 @@ class CudaNetworkWeights {
   std::shared_ptr<const Network> network_;
   NumericPolicy policy_;
   Fusion fusion_;
-  std::vector<CudaMatrix<T>> matrices_, projections_, tables_;
+  std::vector<CudaMatrix<T>> matrices_, joint_matrices_, tables_;
   std::vector<std::vector<CudaPlacement<T>>> placements_;  // by MatrixId
   std::vector<std::vector<float>> host_vectors_;           // rounded
   DeviceArray<float> vectors_;                             // one after the other, at vector_places_ by VectorId
@@ -108,7 +111,7 @@ class CudaNetworkWeights {
   CudaWeightLoader<T> loader_;
 };
 
-// Interleaved (cosine, sine) of positions 0 .. context - 1: (context, dims / 2).
+// Of positions 0 .. context - 1, as cuda_rotary.cuh has them.
 DeviceArray<float2> make_cuda_rotary_table(const RotaryRule& rule, int64_t context);
 
 }  // namespace thimble

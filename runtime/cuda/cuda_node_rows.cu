@@ -224,7 +224,8 @@ struct HeadNorms {
     lanes.load(from, d, values);
     if (half > 0) {
       lanes.load_partners(from, d, half, partners);
-      lanes.load_angles(rotation.angles + int64_t{positions.position(lanes.row)} * half, d, half, angles);
+      lanes.load_angles(rotation.angles + int64_t{positions.position(lanes.row)} * rotary_stride(half), d, half,
+                        angles);
     }
     float factor = head_gain ? head_gain[lanes.head] : 1.0f;
     if (epsilon > 0) {

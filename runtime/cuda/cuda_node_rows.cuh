@@ -17,7 +17,7 @@ struct NodeRows {
   int64_t rows = 0, columns = 0, stride = 0, padded = 0;
 };
 
-// Rotation of a row's heads; angles (T, half) as make_cuda_rotary_table() has them, or null.
+// Rotation of a row's heads; angles as make_cuda_rotary_table() has them, or null.
 struct NodeRotation {
   const float2* angles = nullptr;
   int64_t half = 0;

@@ -16,6 +16,7 @@ CudaPass<T>::CudaPass(const CudaNetworkWeights<T>& weights, const CudaPassShape&
       log_sums_(shape.needed),
       loss_parts_(shape.needed * CudaProducts<T>::most_loss_tiles(logits_stride())),
       runner_(weights, rotaries_, shape.rows, shape.stepping) {
+  identity_.copy(std::vector<float2>(kRotaryQuad, {1, 0}));
   for (const RotaryRule& rule : network_.rotaries) rotaries_.push_back(make_cuda_rotary_table(rule, shape.context));
   for (int64_t width : fusion_.slot_widths) slots_.emplace_back(width * shape.rows);
   for (int64_t width : fusion_.compact_widths) slots_.emplace_back(width * shape.needed);

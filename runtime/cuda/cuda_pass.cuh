@@ -91,7 +91,7 @@ class CudaPass {
     RowNorm norm;
   };
   // Of all rows.
-  Product product(const FusedInput& input, MatrixId weight);
+  Product product(const FusedInput& input, const CudaMatrix<T>& matrix);
   Product head_input(cudaStream_t stream) const;
   // Of `rows` needed rows from `first` on.
   void logits(int64_t first, int64_t rows, float* out, cudaStream_t stream);
@@ -119,6 +119,7 @@ class CudaPass {
   const Fusion& fusion_;
   CudaPassShape shape_;
   std::vector<DeviceArray<float2>> rotaries_;
+  DeviceArray<float2> identity_{kRotaryQuad};  // pairs of heads that do not rotate
   std::vector<DeviceArray<T>> slots_;
   std::vector<DeviceArray<float>> squares_;  // by slot
   DeviceArray<T> head_input_, shown_;

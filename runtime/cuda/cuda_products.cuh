@@ -29,9 +29,9 @@ class CudaProducts {
   // out = f(norm * product + bias).
   void activate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation, const float* bias, T* out,
                 int64_t stride, cudaStream_t stream) const;
-  // out = gate * norm * product; `out` may be `gate`.
-  void gate(const GemmOperands<T>& operands, const RowNorm& norm, const T* gate, int64_t gate_stride, T* out,
-            int64_t stride, cudaStream_t stream) const;
+  // out = f(norm * gate) * (norm * other), of products with four columns of the gate, four of the other, and so on.
+  void gate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation, T* out, int64_t stride,
+            cudaStream_t stream) const;
   void linear(const GemmOperands<T>& operands, const RoundedEpilogue<T>& rounded, cudaStream_t stream) const;
 
   // The output head. kRounds: as numeric modes want it.

@@ -76,8 +76,7 @@ void CudaProducts<T>::project(const GemmOperands<T>& operands, const QkvOperands
                               cudaStream_t stream) const {
   auto with_kind = [&]<int kHead>(std::integral_constant<int, kHead>) {
     switch (kind) {
-      case QkvKind::kPlain: return project_heads<kHead, QkvKind::kPlain>(operands, qkv, stream);
-      case QkvKind::kNormed: return project_heads<kHead, QkvKind::kNormed>(operands, qkv, stream);
+      case QkvKind::kUnbiased: return project_heads<kHead, QkvKind::kUnbiased>(operands, qkv, stream);
       case QkvKind::kShared: return project_heads<kHead, QkvKind::kShared>(operands, qkv, stream);
       case QkvKind::kBiased: return project_heads<kHead, QkvKind::kBiased>(operands, qkv, stream);
     }
@@ -109,9 +108,11 @@ void CudaProducts<T>::activate(const GemmOperands<T>& operands, const RowNorm& n
 }
 
 template <typename T>
-void CudaProducts<T>::gate(const GemmOperands<T>& operands, const RowNorm& norm, const T* gate, int64_t gate_stride,
-                           T* out, int64_t stride, cudaStream_t stream) const {
-  multiply(operands, GateEpilogue<T>{norm, gate, gate_stride, out, stride}, stream);
+void CudaProducts<T>::gate(const GemmOperands<T>& operands, const RowNorm& norm, Activation activation, T* out,
+                           int64_t stride, cudaStream_t stream) const {
+  with_activation(activation, [&]<Activation kActivation>(ActivationConstant<kActivation>) {
+    multiply(operands, GateEpilogue<T, kActivation>{norm, out, stride}, stream);
+  });
 }
 
 template <typename T>

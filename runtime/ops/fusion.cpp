@@ -78,10 +78,11 @@ class Fuser {
     for (size_t i = 0; i < network_.nodes.size(); ++i)
       if (std::holds_alternative<op::Attention>(node(i).operation)) match_attention(i);
     if (options_.fuses_products) {
-      for (size_t i = 0; i < network_.nodes.size(); ++i)
-        if (std::holds_alternative<op::Linear>(node(i).operation) && !is_covered_[i] && !match_linear_add(i) &&
-            !match_linear_gate(i))
-          match_linear_activate(i);
+      for (size_t i = 0; i < network_.nodes.size(); ++i) {
+        if (is_covered_[i]) continue;
+        if (std::holds_alternative<op::Gate>(node(i).operation)) match_linear_gate(i);
+        if (std::holds_alternative<op::Linear>(node(i).operation) && !match_linear_add(i)) match_linear_activate(i);
+      }
     }
     return tables_are_whole();
   }
@@ -319,23 +320,20 @@ class Fuser {
     add(work, {i, *at});
   }
 
-  // Where the gate, a product too, is there before this one.
-  bool match_linear_gate(size_t i) {
-    const auto& linear = std::get<op::Linear>(node(i).operation);
-    const std::optional<size_t> at = uses_.only_reader_of(node(i).output);
-    if (!at || !uses_.has_one_use(linear.weight) || linear.bias != kAbsent || is_covered_[*at]) return false;
-    const auto* gate = std::get_if<op::Gate>(&node(*at).operation);
-    const ValueId gating = node(*at).inputs[0];
-    if (!gate || node(*at).inputs[1] != node(i).output) return false;
-    const size_t gating_at = uses_.maker_of(gating);
-    const auto* own = made_by<op::Linear>(gating);
-    if (!own || gating_at >= i || is_covered_[gating_at] || !uses_.has_one_use(own->weight) ||
-        !uses_.only_reader_of(gating))
-      return false;
-    add(fused::LinearActivate{{node(gating_at).inputs[0]}, own->weight, own->bias, gate->activation, gating},
-        {gating_at});
-    add(fused::LinearGate{{node(i).inputs[0]}, gating, linear.weight, node(*at).output}, {i, *at});
-    return true;
+  // A gate and what it multiplies, both products of one value.
+  void match_linear_gate(size_t at) {
+    auto product_of = [&](ValueId factor) -> const op::Linear* {
+      const auto* linear = made_by<op::Linear>(factor);
+      if (!linear || linear->bias != kAbsent || !uses_.has_one_use(linear->weight)) return nullptr;
+      return uses_.only_reader_of(factor) ? linear : nullptr;
+    };
+    const ValueId z = node(at).inputs[0], w = node(at).inputs[1];
+    const op::Linear *gate = product_of(z), *up = product_of(w);
+    if (!gate || !up || z == w || maker(z).inputs[0] != maker(w).inputs[0]) return;
+    const std::vector<size_t> nodes = {at, uses_.maker_of(z), uses_.maker_of(w)};
+    if (!are_free(nodes)) return;
+    const Activation activation = std::get<op::Gate>(node(at).operation).activation;
+    add(fused::LinearGate{{maker(z).inputs[0]}, gate->weight, up->weight, activation, node(at).output}, nodes);
   }
 
   // tokens [+ pairs] -> norm -> [smear] -> mix with itself.
@@ -399,7 +397,8 @@ class Fuser {
     if (const auto* project = std::get_if<fused::Project>(&work))
       return {project->query.weight, project->key.weight, project->value.weight};
     if (const auto* activate = std::get_if<fused::LinearActivate>(&work)) return {activate->weight};
-    return {std::get<fused::LinearGate>(work).weight};
+    const auto& gate = std::get<fused::LinearGate>(work);
+    return {gate.gate, gate.up};
   }
 
   void defer_norms(Fusion& fusion) {

@@ -108,11 +108,11 @@ struct LinearActivate {
   ValueId output = kAbsent;
 };
 
-// output = gate * (input weight^T), of a gate that a LinearActivate has left in the place of its product.
+// output = f(input gate^T) * (input up^T).
 struct LinearGate {
   FusedInput input;
-  ValueId gate = kAbsent;
-  MatrixId weight = kAbsent;
+  MatrixId gate = kAbsent, up = kAbsent;
+  Activation activation = Activation::kSilu;
   ValueId output = kAbsent;
 };
 

@@ -84,7 +84,6 @@ class PlacePlanner {
       write(activate->output);
     } else if (const auto* gate = std::get_if<fused::LinearGate>(&composite.work)) {
       read(gate->input.value);
-      read(gate->gate);
       write(gate->output);
     }
     for (ValueId value : composite.writes) made_[index(value)] = i;
@@ -95,7 +94,6 @@ class PlacePlanner {
     if (const auto* attend = std::get_if<fused::Attend>(&composite.work))
       return attend->is_projected ? attend->query : kAbsent;
     if (const auto* add = std::get_if<fused::LinearAdd>(&composite.work)) return add->residual;
-    if (const auto* gate = std::get_if<fused::LinearGate>(&composite.work)) return gate->gate;
     const auto* single = std::get_if<fused::Single>(&composite.work);
     if (!single) return kAbsent;
     const Node& node = network_.nodes[single->node];

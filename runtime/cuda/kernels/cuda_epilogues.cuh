@@ -3,8 +3,9 @@
 // A product's kernel hands over one row of a column tile at a time: a group of kLanes neighbouring lanes holds it,
 // eight consecutive columns each, in float32. An epilogue says
 //   columns(column, exists)    what it needs of its columns (scales, say), once per tile and lane;
-//   row(row)                   what all lanes of a row share (its norm, say), once per tile and existing row;
-//   fetch(place, columns, row) what a lane needs from memory for one row: several rows' fetches are issued ahead;
+//   row(row)                   what all lanes of a row share (its norm, say), once per tile and row;
+//   fetch(place, columns, row) what a lane needs from memory for one row: several rows' fetches are issued ahead. Rows
+//                              that do not exist are the last one here, and for row();
 //   apply<kLanes>(...)         the arithmetic and the stores. All lanes of the warp call it, also for rows and columns
 //                              that do not exist (place.exists is false): it may shuffle.
 //
@@ -28,6 +29,12 @@ struct RowPlace {
   int tile;     // index of the column tile
   bool exists;  // row and column lie inside the product
 };
+
+// Where a lane reads: in a row that exists.
+__device__ inline RowPlace within_rows(RowPlace place, int64_t rows) {
+  place.row = min(place.row, rows - 1);
+  return place;
+}
 
 // Sums of squares of rows, in parts: parts[i * capacity + row].
 struct RowSquares {
@@ -67,9 +74,16 @@ struct RowNorm {
   float epsilon = 1;
 
   __device__ float operator()(int64_t row) const {
+    constexpr int kAtOnce = 8;  // on their way, rather than one after the other
     float sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < squares.count; ++i) sum += squares.parts[i * squares.capacity + row];
+    for (int first = 0; first < squares.count; first += kAtOnce) {
+      float parts[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+        parts[i] = squares.parts[min(first + i, squares.count - 1) * squares.capacity + row];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += first + i < squares.count ? parts[i] : 0;
+    }
     return c * rsqrtf(sum * inverse_width + epsilon);
   }
 };
@@ -249,31 +263,25 @@ struct ActivationEpilogue {
   }
 };
 
-// out = gate * rms(u) c W^T.
-template <typename T>
+// out = f(z) * w of (z, w) = rms(u) c W^T, whose columns are four of z, four of w, and so on.
+template <typename T, Activation kActivation>
 struct GateEpilogue {
   using Columns = Nothing;
   using Row = float;  // the norm
-  using Fetched = Stored8<T>;
+  using Fetched = Nothing;
   RowNorm norm;
-  const T* gate;
-  int64_t gate_stride;
-  T* out;  // may be `gate`
+  T* out;
   int64_t stride;
 
   __device__ Columns columns(int, bool) const { return {}; }
   __device__ Row row(int64_t row) const { return norm(row); }
-  __device__ Fetched fetch(const RowPlace& place, const Columns&, const Row&) const {
-    return place.exists ? Stored8<T>::load(gate + place.row * gate_stride + place.column) : Stored8<T>{};
-  }
+  __device__ Fetched fetch(const RowPlace&, const Columns&, const Row&) const { return {}; }
   template <int kLanes>
-  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale,
-                        const Fetched& fetched) const {
-    float x[8];
-    fetched.unpack(x);
+  __device__ void apply(float (&v)[8], const RowPlace& place, const Columns&, const Row& scale, const Fetched&) const {
+    float gated[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) v[i] = x[i] * (v[i] * scale);
-    if (place.exists) Stored8<T>::rounded(v).store(out + place.row * stride + place.column);
+    for (int i = 0; i < 4; ++i) gated[i] = activated<kActivation>(v[i] * scale) * (v[4 + i] * scale);
+    if (place.exists) store_four(out + place.row * stride + place.column / 2, gated);
   }
 };
 

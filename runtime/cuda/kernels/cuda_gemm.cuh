@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __shared__ typename Epilogue::Row row_data[kRows];
   for (int r = static_cast<int>(threadIdx.x); r < kRows; r += kThreads)
-    if (first_row + r < operands.rows) row_data[r] = epilogue.row(first_row + r);
+    row_data[r] = epilogue.row(min(first_row + r, operands.rows - 1));
   __syncthreads();
   int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
   auto columns = epilogue.columns(column, column < operands.columns);
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kAhead; ++i) {
       int64_t row = first_row + first + i * kRowsPerPass;
       places[i] = {row, column, static_cast<int>(blockIdx.x), row < operands.rows && column < operands.columns};
-      fetched[i] = epilogue.fetch(places[i], columns, row_data[first + i * kRowsPerPass]);
+      fetched[i] = epilogue.fetch(within_rows(places[i], operands.rows), columns, row_data[first + i * kRowsPerPass]);
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {

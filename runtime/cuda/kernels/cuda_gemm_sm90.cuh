@@ -230,13 +230,9 @@ __device__ void multiply_tiles(const Plan<Tiles, kColumns>& plan, const Epilogue
 template <typename Epilogue>
 struct Ahead {
   using Fetched = typename Epilogue::Fetched;
-  // A lane's registers for inputs and for what an epilogue keeps of its columns; an epilogue may say otherwise.
-  static constexpr int bytes() {
-    if constexpr (requires { Epilogue::kRegisterBytes; }) return Epilogue::kRegisterBytes;
-    return 176;
-  }
+  static constexpr int kBytes = 176;  // of a lane's registers for inputs and for what an epilogue keeps of its columns
   static constexpr int kRows =
-      (bytes() - static_cast<int>(sizeof(typename Epilogue::Columns))) / static_cast<int>(sizeof(Fetched));
+      (kBytes - static_cast<int>(sizeof(typename Epilogue::Columns))) / static_cast<int>(sizeof(Fetched));
   static constexpr int kTogether = kRows >= 4 ? 2 : 1;
   static constexpr int kBlocks = std::is_empty_v<Fetched> ? 1 : std::min(4, kRows / kTogether);
   static_assert(kBlocks >= 1);
@@ -263,7 +259,7 @@ __device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductSha
     const auto columns = epilogue.columns(column, column < shape.columns);
     auto* rows = row_data[ring.index];
     for (int r = finisher * 32 + lane; r < kRows; r += 32 * kWarps)
-      if (first_row + r < shape.rows) rows[r] = epilogue.row(first_row + r);
+      rows[r] = epilogue.row(min(first_row + r, shape.rows - 1));
     asm volatile("bar.sync %0, %1;\n" ::"r"(1 + set), "n"(32 * kWarps) : "memory");
     auto place_of = [&](int r) -> RowPlace {
       return {first_row + r, column, tile, first_row + r < shape.rows && column < shape.columns};
@@ -274,7 +270,7 @@ __device__ void finish_tiles(const Plan<Tiles, kColumns>& plan, const ProductSha
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int r = row_of(block, i);
-        to[i] = epilogue.fetch(place_of(r), columns, rows[r]);
+        to[i] = epilogue.fetch(within_rows(place_of(r), shape.rows), columns, rows[r]);
       }
     };
 #pragma unroll

@@ -3,6 +3,7 @@
 // A head's sums are the same bits whatever heads share its warp.
 #pragma once
 
+#include "runtime/cuda/kernels/cuda_rotary.cuh"
 #include "runtime/cuda/kernels/cuda_row_vectors.cuh"
 
 namespace thimble {
@@ -14,9 +15,6 @@ struct RowHeads {
   RowHeads(int64_t rows, int64_t of_row, int64_t width)
       : count(static_cast<int>(rows * of_row)), heads(static_cast<int>(of_row)), head_dim(static_cast<int>(width)) {}
 };
-
-// Of a rotation by `half` pairs (k, half + k), k < half: the column that c rotates with.
-__device__ inline int rotation_partner(int c, int half) { return c < half ? c + half : c - half; }
 
 template <int kLanes, int kPieces, int kWidth>
 struct HeadLanes {

@@ -124,6 +124,15 @@ __device__ uint32_t packed(float low, float high) {
   return pair;
 }
 
+// Four neighbouring elements, rounded; the address must be a multiple of their size.
+template <typename T>
+__device__ void store_four(T* at, const float (&v)[4]) {
+  if constexpr (sizeof(T) == sizeof(float))
+    *reinterpret_cast<float4*>(at) = {v[0], v[1], v[2], v[3]};
+  else
+    *reinterpret_cast<uint2*>(at) = {packed<T>(v[0], v[1]), packed<T>(v[2], v[3])};
+}
+
 template <typename T>
 __device__ float2 unpacked(uint32_t pair) {
   return load_pair(reinterpret_cast<const T*>(&pair));
@@ -152,6 +161,12 @@ __device__ inline float to_float(__half value) { return __half2float(value); }
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / x to a unit in the last place; 0 where that is below the smallest normal number.
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -59,9 +59,12 @@ __global__ void spread_kernel(SharedProjections<T> shared, T* u, T* query, T* ke
     float v[8];
     load_floats(from + column, v);
     if (column < query_columns + kv_columns / 2) {
-      float2 angles[4];
-      load_angles(shared.rotary, shared.half, position, column % shared.head_width / 2, angles);
-      rotate(v, angles);
+      const int first_pair = column % shared.head_width / 2;
+      if (first_pair < shared.half) {
+        float2 angles[kRotaryQuad];
+        load_angles(shared.rotary + position * rotary_stride(shared.half) + first_pair, angles);
+        rotate(v, angles);
+      }
     }
     Stored8<T>::rounded(v).store((column < query_columns ? query : keys) + column);
   }

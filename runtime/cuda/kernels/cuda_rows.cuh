@@ -38,7 +38,7 @@ struct SharedProjections {
   const T* u;          // (distinct rows, width)
   const float* heads;  // (distinct rows, (H + 2G) * head_width)
   int width, query_heads, kv_heads, head_width;
-  const float2* rotary;  // (T, half)
+  const float2* rotary;  // see cuda_rotary.cuh
   int half;
 };
 // Gives every row of the windows its own: u (rows, width), query (rows, H * head_width), and the cache's keys and

@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   const int column = first_column + static_cast<int>(threadIdx.x) % kLanes * 8;
   const bool finishes = r < kRows, has_row = finishes && first_row + r < operands.rows;
   const RowPlace place{first_row + r, column, static_cast<int>(blockIdx.x), has_row && column < operands.columns};
+  const RowPlace read = within_rows(place, operands.rows);
   Epilogue epilogue = given, early = given;
   RowNorm* norm = norm_of(epilogue);
   const bool sums_squares = norm && norm->squares.count <= kMostSquareParts;
@@ -124,8 +125,8 @@ __global__ void __launch_bounds__(kThreads)
   typename Epilogue::Fetched fetched{};
   auto fetch = [&] {
     if (!finishes) return;
-    if (has_row) row = early.row(place.row);
-    fetched = early.fetch(place, columns, row);
+    row = early.row(read.row);
+    fetched = early.fetch(read, columns, row);
   };
   if (finishes) columns = epilogue.columns(column, column < operands.columns);
   constexpr bool kFetchesEarly = fetches_early<Epilogue>;
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   __syncthreads();
   if (!finishes) return;
-  if (has_row) row = epilogue.row(place.row);
+  row = epilogue.row(read.row);
   float v[8] = {};
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
