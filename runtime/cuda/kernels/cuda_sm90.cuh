@@ -40,6 +40,20 @@ struct Ring {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 namespace sm90 {
 
+// Words in shared memory, and bits of several in a row.
+__device__ inline uint32_t load_word(uint32_t at) {
+  uint32_t word;
+  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(at) : "memory");
+  return word;
+}
+__device__ inline void store_word(uint32_t at, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(at), "r"(word) : "memory");
+}
+__device__ inline void set_bit(uint32_t at, int bit) {
+  asm volatile("red.shared.or.b32 [%0], %1;\n" ::"r"(at + bit / 32 * 4), "r"(1u << bit % 32) : "memory");
+}
+__device__ inline bool has_bit(uint32_t at, int bit) { return load_word(at + bit / 32 * 4) >> bit % 32 & 1; }
+
 __device__ inline void initialise_barrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals));
 }

@@ -74,11 +74,13 @@ __device__ void finish_attention(float (&out)[kColumns][4], const float (&invers
   }
 }
 
+// Those of the lane's two rows that exist and are to be stored.
 template <typename T, int kColumns>
-__device__ void store_rows(const float (&out)[kColumns][4], int row, const AttentionRows<T>& rows) {
+__device__ void store_rows(const float (&out)[kColumns][4], int row, const AttentionRows<T>& rows,
+                           const bool (&is_stored)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (row + 8 * half >= rows.count) continue;
+    if (row + 8 * half >= rows.count || !is_stored[half]) continue;
     T* to = rows.out + (row + 8 * half) * rows.out_stride + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kColumns; ++j) store_pair(to + 8 * j, {out[j][2 * half], out[j][2 * half + 1]});

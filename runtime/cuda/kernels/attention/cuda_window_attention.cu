@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kAttentionWarps * 32) window_attention_kernel(
   } else {
     finish_attention(out, {1 / sum_over_lanes<4>(sum[0]), 1 / sum_over_lanes<4>(sum[1])}, own);
   }
-  store_rows(out, row, rows);
+  store_rows(out, row, rows, {true, true});
 }
 
 template <typename T, int kHead, bool kRounds>
