@@ -57,11 +57,7 @@ struct HeadLanes {
         angles[i] = *from;
       } else {
 #pragma unroll
-        for (int j = 0; j < kWidth; j += 2) {
-          const float4 two = *reinterpret_cast<const float4*>(from + j);
-          angles[i + j] = make_float2(two.x, two.y);
-          angles[i + j + 1] = make_float2(two.z, two.w);
-        }
+        for (int j = 0; j < kWidth; j += 2) load_two_angles(from + j, angles[i + j], angles[i + j + 1]);
       }
     });
   }

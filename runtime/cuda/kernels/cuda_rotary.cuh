@@ -13,14 +13,11 @@ THIMBLE_HOST_DEVICE constexpr int rotary_stride(int half) { return static_cast<i
 // Of a head whose pairs lie apart, (k, half + k): the column that c rotates with.
 __device__ inline int rotation_partner(int c, int half) { return c < half ? c + half : c - half; }
 
-// Of four neighbouring pairs, the first a multiple of four.
-__device__ inline void load_angles(const float2* at, float2 (&angles)[kRotaryQuad]) {
-#pragma unroll
-  for (int i = 0; i < kRotaryQuad; i += 2) {
-    const float4 two = *reinterpret_cast<const float4*>(at + i);
-    angles[i] = {two.x, two.y};
-    angles[i + 1] = {two.z, two.w};
-  }
+// Of neighbouring pairs, the first an even one.
+__device__ inline void load_two_angles(const float2* at, float2& first, float2& second) {
+  const float4 two = *reinterpret_cast<const float4*>(at);
+  first = {two.x, two.y};
+  second = {two.z, two.w};
 }
 // v: four neighbouring pairs.
 __device__ inline void rotate(float (&v)[8], const float2 (&angles)[kRotaryQuad]) {

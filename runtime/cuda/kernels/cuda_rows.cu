@@ -62,7 +62,9 @@ __global__ void spread_kernel(SharedProjections<T> shared, T* u, T* query, T* ke
       const int first_pair = column % shared.head_width / 2;
       if (first_pair < shared.half) {
         float2 angles[kRotaryQuad];
-        load_angles(shared.rotary + position * rotary_stride(shared.half) + first_pair, angles);
+        const float2* from = shared.rotary + position * rotary_stride(shared.half) + first_pair;
+#pragma unroll
+        for (int i = 0; i < kRotaryQuad; i += 2) load_two_angles(from + i, angles[i], angles[i + 1]);
         rotate(v, angles);
       }
     }

@@ -14,6 +14,8 @@
 namespace thimble {
 
 constexpr int64_t kWidestBf16Head = 128;
+// Columns that a head of at most so many takes.
+constexpr int64_t bf16_head_width(int64_t head_dim) { return head_dim <= 32 ? 32 : head_dim <= 64 ? 64 : 128; }
 
 // What a backward pass asks of the forward pass of the same attention; nothing of heads that are too wide.
 struct CudaAttentionSums {

@@ -1,5 +1,5 @@
-// cuda_bf16_attention_rows.cuh: rows before the kernels of cuda_bf16_attention.cu: heads padded to the width that these
-// have, and what the gradients of scores begin with.
+// cuda_bf16_attention_rows.cuh: rows before the kernels of cuda_bf16_attention.cuh: heads padded to the width that
+// these have, and what the gradients of scores begin with.
 #pragma once
 
 #include "runtime/cuda/kernels/attention/cuda_attention.h"

@@ -1,4 +1,4 @@
-// cuda_bf16_attention_sm90.cuh: the kernels of cuda_bf16_attention.cu on Hopper's own units, for heads of
+// cuda_bf16_attention_sm90.cuh: the kernels of cuda_bf16_attention_mma.cuh on Hopper's own units, for heads of
 // kSm90HeadWidth. Same operands and contract; has_sm90_kernels() must be true.
 #pragma once
 
