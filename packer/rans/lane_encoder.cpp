@@ -9,6 +9,8 @@
 namespace thimble {
 namespace {
 
+static_assert(std::endian::native == std::endian::little, "words lie in files as in memory");
+
 // 2^64 / slots rounded up; of 1 slot as much as there is room for.
 std::array<uint64_t, kSlots + 1> make_reciprocals() {
   std::array<uint64_t, kSlots + 1> reciprocals{};
@@ -63,7 +65,7 @@ ByteVector encode_block(const SymbolTables& tables, std::span<const uint8_t> tab
   ByteVector stored;
   stored.reserve(lanes * sizeof(uint32_t) + written.size_bytes());
   for (uint32_t state : std::span(states).first(lanes)) append_little_endian(stored, state);
-  for (uint16_t one : written) append_little_endian(stored, one);
+  append_bytes(stored, std::as_bytes(written));
   return stored;
 }
 

@@ -15,10 +15,11 @@ constexpr int kBitUnits = 1024;  // bits are counted in units of 1 / kBitUnits
 constexpr int kPasses = 2;       // over rows and columns
 constexpr int kCandidates = 8;   // values tried for a row or column: 4 below the current one to 3 above it
 constexpr int kBelow = 4;
-// The cost of a code fits in 16 bits: that of its symbol, and of the sign and distance of one just beyond all tables.
+// The cost of a code, and of two together, fits in 16 bits: that of its symbol, and of the sign and distance of one
+// just beyond all tables.
 using Cost = uint16_t;
-static_assert((kSlotBits + 2 * std::bit_width(max_reach(1) + 1)) * kBitUnits <= std::numeric_limits<Cost>::max());
-// Sums over this many codes fit in 32 bits.
+static_assert(2 * (kSlotBits + 2 * std::bit_width(max_reach(1) + 1)) * kBitUnits <= std::numeric_limits<Cost>::max());
+// Sums over this many codes, an even number, fit in 32 bits.
 constexpr uint64_t kSumChunk = (uint64_t{1} << 31) >> 16;
 // A column's shift added to a row's class, and a candidate's distance, reach this far beyond the classes.
 constexpr int kPadding = kLastClass + kBelow;
@@ -47,6 +48,14 @@ struct LevelRange {
   uint32_t clip(uint32_t level) const { return level <= last ? level : last + 1 - sets + (level & (sets - 1)); }
 };
 
+// Where the costs of a level begin, for all classes, in every table of a range.
+using Offset = uint16_t;
+static_assert(2 * (std::max(max_reach(1), max_reach(2)) + 2) * kCostWidth <= std::numeric_limits<Offset>::max());
+
+Offset offset_in(const LevelRange& range, uint32_t level) {
+  return static_cast<Offset>(range.clip(level) * kCostWidth + kPadding);
+}
+
 // Costs of a level in every class, the classes beyond both ends being those at the ends.
 class CostTable {
  public:
@@ -62,9 +71,8 @@ class CostTable {
   }
 
   // Costs of `level` from class `scale_class` on, which may be up to kPadding beyond the ends.
-  const Cost* at(uint32_t level, int scale_class) const {
-    return &costs_[range_.clip(level) * size_t{kCostWidth} + static_cast<size_t>(scale_class + kPadding)];
-  }
+  const Cost* at(uint32_t level, int scale_class) const { return from(offset_in(range_, level), scale_class); }
+  const Cost* from(Offset offset, int scale_class) const { return costs_.data() + offset + scale_class; }
 
  private:
   static Cost cost(const ScaleTable& table, uint32_t magnitude) {
@@ -104,6 +112,13 @@ class AxisCost {
 
 using CandidateSums = std::array<int64_t, kCandidates>;
 
+constexpr std::array<Cost, kCandidates> kNoCosts{};  // beside the last of an odd number of codes
+
+// The costs of two codes with each candidate, added before they are widened.
+void add_pair(const Cost* a, const Cost* b, std::array<int32_t, kCandidates>& sums) {
+  for (size_t i = 0; i < kCandidates; ++i) sums[i] += static_cast<Cost>(a[i] + b[i]);
+}
+
 // What a pass over rows (or columns) needs to choose a value.
 struct Choice {
   const AxisCost& own;
@@ -126,16 +141,18 @@ struct Choice {
   }
 };
 
-void choose_rows(ScaleFit& fit, const CostTable& table, std::span<const uint16_t> levels, const Choice& choice) {
+void choose_rows(ScaleFit& fit, const CostTable& table, std::span<const Offset> offsets, const Choice& choice) {
   const size_t width = fit.columns.values.size();
   for (size_t r = 0; r < fit.rows.values.size(); ++r) {
     CandidateSums totals{};
     for (size_t begin = 0; begin < width; begin += kSumChunk) {
       std::array<int32_t, kCandidates> sums{};
-      for (size_t k = begin; k < std::min<size_t>(width, begin + kSumChunk); ++k) {
-        const Cost* cost = table.at(levels[r * width + k], fit.rows.values[r] + fit.columns.values[k] - kBelow);
-        for (size_t i = 0; i < kCandidates; ++i) sums[i] += cost[i];
-      }
+      const size_t end = std::min<size_t>(width, begin + kSumChunk);
+      auto costs = [&](size_t k) {
+        return table.from(offsets[r * width + k], fit.rows.values[r] + fit.columns.values[k] - kBelow);
+      };
+      for (size_t k = begin; k + 1 < end; k += 2) add_pair(costs(k), costs(k + 1), sums);
+      if ((end - begin) % 2 == 1) add_pair(costs(end - 1), kNoCosts.data(), sums);
       for (size_t i = 0; i < kCandidates; ++i) totals[i] += sums[i];
     }
     choice.take(fit.rows, r, totals);
@@ -143,7 +160,7 @@ void choose_rows(ScaleFit& fit, const CostTable& table, std::span<const uint16_t
 }
 
 // In stripes, so that sums stay few whatever the width.
-void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const uint16_t> levels, const Choice& choice) {
+void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const Offset> offsets, const Choice& choice) {
   constexpr size_t kStripe = 256;  // whose sums lie in the nearest cache
   const size_t rows = fit.rows.values.size(), width = fit.columns.values.size();
   for (size_t first = 0; first < width; first += kStripe) {
@@ -151,12 +168,14 @@ void choose_columns(ScaleFit& fit, const CostTable& table, std::span<const uint1
     std::array<CandidateSums, kStripe> totals{};
     for (size_t begin = 0; begin < rows; begin += kSumChunk) {
       std::array<std::array<int32_t, kCandidates>, kStripe> sums{};
-      for (size_t r = begin; r < std::min<size_t>(rows, begin + kSumChunk); ++r)
-        for (size_t k = 0; k < count; ++k) {
-          const int scale_class = fit.rows.values[r] + fit.columns.values[first + k];
-          const Cost* cost = table.at(levels[r * width + first + k], scale_class - kBelow);
-          for (size_t i = 0; i < kCandidates; ++i) sums[k][i] += cost[i];
-        }
+      const size_t end = std::min<size_t>(rows, begin + kSumChunk);
+      auto costs = [&](size_t r, size_t k) {
+        return table.from(offsets[r * width + k], fit.rows.values[r] + fit.columns.values[k] - kBelow);
+      };
+      for (size_t r = begin; r + 1 < end; r += 2)
+        for (size_t k = 0; k < count; ++k) add_pair(costs(r, first + k), costs(r + 1, first + k), sums[k]);
+      if ((end - begin) % 2 == 1)
+        for (size_t k = 0; k < count; ++k) add_pair(costs(end - 1, first + k), kNoCosts.data(), sums[k]);
       for (size_t k = 0; k < count; ++k)
         for (size_t i = 0; i < kCandidates; ++i) totals[k][i] += sums[k][i];
     }
@@ -212,35 +231,33 @@ void start_from_moments(ScaleFit& fit, const LevelRange& range, std::span<const 
     fit.columns.values[k] = static_cast<int8_t>(classes.nearest(column_sums[k], rows) - middle);
 }
 
-void descend(ScaleFit& fit, const CostTable& table, const AxisCost& own, std::span<const uint16_t> levels) {
+void descend(ScaleFit& fit, const CostTable& table, const AxisCost& own, std::span<const Offset> offsets) {
   for (int pass = 0; pass < kPasses; ++pass) {
-    choose_rows(fit, table, levels, {own, 0, kLastClass, pass > 0});
+    choose_rows(fit, table, offsets, {own, 0, kLastClass, pass > 0});
     own.describe(fit.rows);
-    choose_columns(fit, table, levels, {own, -kLastClass, kLastClass, pass > 0});
+    choose_columns(fit, table, offsets, {own, -kLastClass, kLastClass, pass > 0});
     own.describe(fit.columns);
   }
 }
 
-// How many codes of each level there are in each class: (kScaleClasses, last + 1).
-std::vector<uint64_t> count_levels(const ScaleFit& fit, const LevelRange& range, std::span<const uint16_t> levels) {
+// How many codes of each level there are in each class, laid out as costs are.
+std::vector<uint64_t> count_levels(const ScaleFit& fit, const LevelRange& range, std::span<const Offset> offsets) {
   const size_t width = fit.columns.values.size();
-  std::vector<uint64_t> counts(kScaleClasses * (range.last + size_t{1}));
+  std::vector<uint64_t> counts((range.last + 1) * size_t{kCostWidth});
   for (size_t r = 0; r < fit.rows.values.size(); ++r)
-    for (size_t k = 0; k < width; ++k) {
-      const auto scale_class = static_cast<size_t>(class_of(fit.rows.values[r], fit.columns.values[k]));
-      ++counts[scale_class * (range.last + size_t{1}) + range.clip(levels[r * width + k])];
-    }
+    for (size_t k = 0; k < width; ++k)
+      ++counts[static_cast<size_t>(offsets[r * width + k] + fit.rows.values[r] + fit.columns.values[k])];
   return counts;
 }
 
 // Cost of counted codes when each class is `shift` higher.
 uint64_t counted_bits(const std::vector<uint64_t>& counts, const CostTable& table, int shift) {
-  const size_t levels = counts.size() / kScaleClasses;
   uint64_t bits = 0;
-  for (int c = 0; c < kScaleClasses; ++c)
-    for (size_t level = 0; level < levels; ++level)
-      bits += counts[static_cast<size_t>(c) * levels + level] *
-              static_cast<uint64_t>(*table.at(static_cast<uint32_t>(level), c + shift));
+  for (size_t first = 0; first < counts.size(); first += kCostWidth)  // of a level
+    for (int i = 0; i < kCostWidth; ++i) {
+      const int scale_class = std::clamp(i - kPadding, 0, kLastClass) + shift;
+      bits += counts[first + static_cast<size_t>(i)] * *table.from(static_cast<Offset>(first + kPadding), scale_class);
+    }
   return bits;
 }
 
@@ -274,10 +291,12 @@ ScaleFit fit_scales(const CodeLevels& levels, uint64_t rows, uint64_t columns) {
   const LevelRange range{levels.largest_code, levels.sets};
   ScaleFit fit{0, {std::vector<int8_t>(rows)}, {std::vector<int8_t>(columns)}};
   start_from_moments(fit, range, magnitudes);
+  std::vector<Offset> offsets(magnitudes.size());
+  std::ranges::transform(magnitudes, offsets.begin(), [&](uint16_t level) { return offset_in(range, level); });
   const CostTable gaussian(0, range);
-  descend(fit, gaussian, own, magnitudes);
+  descend(fit, gaussian, own, offsets);
 
-  const std::vector<uint64_t> counts = count_levels(fit, range, magnitudes);
+  const std::vector<uint64_t> counts = count_levels(fit, range, offsets);
   uint64_t best = counted_bits(counts, gaussian, 0);
   int best_shift = 0;
   for (int shape = 1; shape < kTableShapes; ++shape) {
@@ -291,7 +310,7 @@ ScaleFit fit_scales(const CodeLevels& levels, uint64_t rows, uint64_t columns) {
   }
   if (fit.shape != 0) {
     for (int8_t& value : fit.rows.values) value = static_cast<int8_t>(std::clamp(value + best_shift, 0, kLastClass));
-    descend(fit, CostTable(fit.shape, range), own, magnitudes);
+    descend(fit, CostTable(fit.shape, range), own, offsets);
   }
   return fit;
 }
