@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "packer/container/section_packer.h"
+#include "runtime/base/parallel.h"
 #include "runtime/base/progress.h"
 #include "runtime/codes/quantized_model.h"
 
@@ -23,6 +24,11 @@ ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& opt
 // How many these are, for who tries many: they are packed, and not put together.
 uint64_t count_artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                               Progress& progress);
+
+// Begins to pack the codes of a tensor that models to come will have, where these are made with `options` and `cache`,
+// which must outlive `tasks`.
+void pack_codes_ahead(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache,
+                      BackgroundTasks& tasks);
 
 // Verifies checksums and every rule of the format; whatever is wrong with the file is a FormatError.
 // Memory: the model, at most kExpansionFloorBytes + kMaxExpansion x the file (checked first), and a few sections more.

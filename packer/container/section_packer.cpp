@@ -143,22 +143,50 @@ EncodeOptions encode_options_from(std::string_view name) {
   throw UsageError("codec '" + std::string(name) + "' is unknown, allowed: " + names);
 }
 
-std::shared_ptr<const PackedSection> SectionCache::find(uint64_t key) {
+SectionCache::Claim SectionCache::claim(uint64_t key) {
   {
     std::lock_guard lock(mutex_);
     if (auto found = sections_.find(key); found != sections_.end()) {
       found->second.last_use = calls_;
-      return found->second.packed;
+      return {key, found->second.packed, false};
     }
+    if (!under_way_.insert(key).second) return {key, nullptr, false};
   }
-  std::shared_ptr<const PackedSection> packed = store_ ? store_->find(key) : nullptr;
-  if (packed) keep(key, packed);
-  return packed;
+  Claim claimed{key, nullptr, true};
+  if (!store_) return claimed;
+  try {
+    claimed.packed = store_->find(key);
+  } catch (...) {
+    const ClaimsEnd end{*this, {&claimed, 1}};
+    throw;
+  }
+  if (claimed.packed) {
+    keep(key, claimed.packed);
+    claimed.is_mine = false;
+  }
+  return claimed;
 }
 
 void SectionCache::keep(uint64_t key, std::shared_ptr<const PackedSection> packed) {
   std::lock_guard lock(mutex_);
   sections_.insert_or_assign(key, Kept{std::move(packed), calls_});
+  under_way_.erase(key);
+  ended_.notify_all();
+}
+
+SectionCache::ClaimsEnd::~ClaimsEnd() {
+  std::lock_guard lock(cache.mutex_);
+  cache.ahead_bytes_ -= ahead_bytes;
+  for (const Claim& claim : claims)
+    if (claim.is_mine && !claim.packed) cache.under_way_.erase(claim.key);
+  cache.ended_.notify_all();
+}
+
+std::shared_ptr<const PackedSection> SectionCache::wait_for(uint64_t key) {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return !under_way_.contains(key); });
+  const auto found = sections_.find(key);
+  return found == sections_.end() ? nullptr : found->second.packed;
 }
 
 void SectionCache::forget_oldest() {
@@ -179,21 +207,68 @@ void SectionCache::forget_oldest() {
 
 PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const SectionContents& contents,
                                   const EncodeOptions& options, Progress& progress) {
-  ++calls_;
+  {
+    std::lock_guard lock(mutex_);
+    ++calls_;
+  }
   uint64_t content_bytes = 0;
   for (const ContentShape& shape : shapes) content_bytes += shape.content_bytes();
   progress.begin("packing", static_cast<int64_t>(content_bytes), "B");
   const auto done = [&](size_t i) { progress.advance(static_cast<int64_t>(shapes[i].content_bytes())); };
 
-  std::vector<uint64_t> keys(shapes.size());
+  std::vector<Claim> claims(shapes.size());
+  const ClaimsEnd end{*this, claims};
+  std::vector<uint64_t> hashed;
+  for (const ContentShape& shape : shapes) hashed.push_back(shape.content_bytes());
+  parallel_within(hashed, working_bytes_, [&](int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    claims[i] = claim(key_of(shapes[i], codec_for(shapes[i], options), contents.hash(i)));
+    if (claims[i].packed) done(i);
+  });
+  pack_claimed(shapes, contents, options, claims, done);
+  PackedSections packed;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    // Of another thread, or equal to one before; once more where that failed.
+    for (Claim& found = claims[i]; !found.packed;) {
+      found.packed = wait_for(found.key);
+      if (!found.packed && (found = claim(found.key)).is_mine)
+        pack_claimed(shapes.subspan(i, 1), contents.from(i), options, {&found, 1}, [](size_t) {});
+      if (found.packed) done(i);
+    }
+    packed.push_back(std::move(claims[i].packed));
+  }
+  progress.end();
+  forget_oldest();
+  return packed;
+}
+
+void SectionCache::pack_ahead(const ContentShape& shape, const SectionContents& contents,
+                              const EncodeOptions& options) {
+  const std::optional<CodecId> codec = codec_for(shape, options);
+  const uint64_t bytes = packing_bytes(shape, codec.value_or(CodecId::kBrotli));
+  const uint64_t most = working_bytes_ / 2;  // for there is other work meanwhile
+  {
+    std::lock_guard lock(mutex_);
+    if (ahead_bytes_ > 0 && (ahead_bytes_ > most || bytes > most - ahead_bytes_)) return;
+    ahead_bytes_ += bytes;
+  }
+  Claim claimed;
+  const ClaimsEnd end{*this, {&claimed, 1}, bytes};
+  claimed = claim(key_of(shape, codec, contents.hash(0)));
+  pack_claimed({&shape, 1}, contents, options, {&claimed, 1}, [](size_t) {});
+}
+
+void SectionCache::pack_claimed(std::span<const ContentShape> shapes, const SectionContents& contents,
+                                const EncodeOptions& options, std::span<Claim> claims,
+                                const std::function<void(size_t)>& done) {
   std::vector<Smallest> smallest(shapes.size());
   std::vector<std::vector<Attempt>> of_section(shapes.size());
   std::vector<uint64_t> gathered;
-  for (const ContentShape& shape : shapes) gathered.push_back(shape.content_bytes());
+  for (size_t i = 0; i < shapes.size(); ++i)
+    gathered.push_back(claims[i].is_mine && chooses_by_content(shapes[i]) ? shapes[i].content_bytes() : 0);
   parallel_within(gathered, working_bytes_, [&](int64_t index) {
     const auto i = static_cast<size_t>(index);
-    keys[i] = key_of(shapes[i], codec_for(shapes[i], options), contents.hash(i));
-    if ((smallest[i].packed = find(keys[i]))) return done(i);
+    if (!claims[i].is_mine) return;
     const ByteVector content = chooses_by_content(shapes[i]) ? contents.content(i) : ByteVector();
     of_section[i] = attempts_of(i, shapes[i], content, options);
     smallest[i].attempts_left = of_section[i].size();
@@ -225,22 +300,19 @@ PackedSections SectionCache::pack(std::span<const ContentShape> shapes, const Se
         std::tie(best.packed, best.attempt) = std::pair(packed, a);
       if (--best.attempts_left > 0) return;
     }
-    keep(keys[i], best.packed);
-    if (store_) store_->insert(keys[i], *best.packed);
+    if (store_) store_->insert(claims[i].key, *best.packed);
+    keep(claims[i].key, best.packed);
+    claims[i].packed = std::move(best.packed);
     done(i);
   });
-  progress.end();
-  forget_oldest();
-  PackedSections packed;
-  for (Smallest& best : smallest) packed.push_back(std::move(best.packed));
-  return packed;
 }
 
 uint64_t packing_bytes(const ContentShape& shape, CodecId codec) {
   const uint64_t content = shape.content_bytes();
   if (codec == CodecId::kNone) return 2 * content;
-  // The weight coder's levels, and what comes out, twice: at most about 8 bits of a code, blocks and then all of them.
-  if (codec == CodecId::kRans) return content + shape.elements() * (sizeof(uint16_t) + 2);
+  // The weight coder's levels and where their costs are, and what comes out, twice: at most about 8 bits of a code,
+  // blocks and then all of them.
+  if (codec == CodecId::kRans) return content + shape.elements() * (2 * sizeof(uint16_t) + 2);
   return 3 * content;  // in another layout, and room for what does not shrink
 }
 

@@ -1,11 +1,13 @@
 // section_packer.h: from a section's content to its stored bytes: layout, compression, and a cache of results.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,11 +37,17 @@ EncodeOptions encode_options_from(std::string_view name);
 struct SectionContents {
   std::function<ByteVector(size_t)> content;
   std::function<uint64_t(size_t)> hash;
+
+  // The i-th and those after it; this must outlive the result.
+  SectionContents from(size_t i) const {
+    return {[this, i](size_t j) { return content(i + j); }, [this, i](size_t j) { return hash(i + j); }};
+  }
 };
 
 // Sections already compressed, by a hash of contents, shape and options. Encoding many models that share most
 // tensors (the search for a byte budget) compresses each tensor once per precision. Beyond `most_bytes` of compressed
-// sections it forgets those used longest ago, but not what the last two models were made of. One pack() at a time.
+// sections it forgets those used longest ago, but not what the last two models were made of. One pack() at a time,
+// beside pack_ahead() from any thread.
 class SectionCache {
  public:
   // Where sections outlive the cache; from any thread.
@@ -60,6 +68,9 @@ class SectionCache {
   // codec is a task of its own, those that take longest first. Progress: one stage, in bytes of content.
   PackedSections pack(std::span<const ContentShape> shapes, const SectionContents& contents,
                       const EncodeOptions& options, Progress& progress);
+  // A section that models to come have, number 0 of `contents`, so that pack() finds it; left to pack() where those
+  // that are packed ahead take half of the working bytes already.
+  void pack_ahead(const ContentShape& shape, const SectionContents& contents, const EncodeOptions& options);
   size_t size() const;
 
   static constexpr uint64_t kMostBytes = uint64_t{256} << 20;
@@ -69,15 +80,37 @@ class SectionCache {
     std::shared_ptr<const PackedSection> packed;
     uint64_t last_use = 0;  // number of a call of pack()
   };
-  std::shared_ptr<const PackedSection> find(uint64_t key);  // null: neither here nor in the store
+  // A section as it was found: packed, or to be packed by who asked, or under way in another thread.
+  struct Claim {
+    uint64_t key = 0;
+    std::shared_ptr<const PackedSection> packed;
+    bool is_mine = false;
+  };
+  Claim claim(uint64_t key);
+  // Ends a claim.
   void keep(uint64_t key, std::shared_ptr<const PackedSection> packed);
+  // Ends those that an exception has left without.
+  struct ClaimsEnd {
+    SectionCache& cache;
+    std::span<const Claim> claims;
+    uint64_t ahead_bytes = 0;  // that were taken for them
+    ~ClaimsEnd();
+  };
+  // What became of what was under way in another thread; null where that failed.
+  std::shared_ptr<const PackedSection> wait_for(uint64_t key);
+  // Packs those that are the caller's, into the claims. `done` is called with the number of each, from any thread.
+  void pack_claimed(std::span<const ContentShape> shapes, const SectionContents& contents, const EncodeOptions& options,
+                    std::span<Claim> claims, const std::function<void(size_t)>& done);
   void forget_oldest();
 
   const Store* store_;
   const uint64_t most_bytes_, working_bytes_;
   mutable std::mutex mutex_;
   std::map<uint64_t, Kept> sections_;  // by Store's keys
+  std::set<uint64_t> under_way_;       // keys of claims
+  std::condition_variable ended_;      // one of these
   uint64_t calls_ = 0;                 // of pack()
+  uint64_t ahead_bytes_ = 0;           // that sections packed ahead take now
 };
 
 // What a section takes of memory while it is packed, about.

@@ -20,6 +20,7 @@ namespace {
 uint64_t most_contents_at_once() {
   return std::max<uint64_t>(uint64_t{64} << 20, static_cast<uint64_t>(thread_count()) << 25);
 }
+constexpr const char* kNoFile = "model";  // in errors about what is in none yet
 // Raw tensors of no more than that are read to be described.
 constexpr uint64_t kMostDescribedBytes = uint64_t{64} << 20;
 
@@ -92,14 +93,13 @@ struct PackedModel {
 
 PackedModel pack_model(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                        Progress& progress) {
-  constexpr const char* kWhere = "model";  // in errors: there is no file yet
-  const ArtifactPlan plan = plan_artifact(model, kWhere);
+  const ArtifactPlan plan = plan_artifact(model, kNoFile);
   std::vector<ContentShape> shapes;
   for (const PlannedSection& section : plan.sections) shapes.push_back(section.shape);
   const SectionContents contents{[&](size_t i) { return gather_content(model, plan, i); },
                                  [&](size_t i) { return hash_content(model, plan, i); }};
   PackedSections packed = cache.pack(shapes, contents, options, progress);
-  check_expansion(plan.header.tensors, container_bytes(packed), kWhere);
+  check_expansion(plan.header.tensors, container_bytes(packed), kNoFile);
   return {format_version_of(plan.header), std::move(packed)};
 }
 
@@ -114,6 +114,26 @@ ByteVector encode_artifact(const QuantizedModel& model, const EncodeOptions& opt
 uint64_t count_artifact_bytes(const QuantizedModel& model, const EncodeOptions& options, SectionCache& cache,
                               Progress& progress) {
   return container_bytes(pack_model(model, options, cache, progress).sections);
+}
+
+void pack_codes_ahead(const QuantizedTensor& tensor, const EncodeOptions& options, SectionCache& cache,
+                      BackgroundTasks& tasks) {
+  // A model of nothing else: what a tensor's codes are cut into does not depend on other tensors.
+  struct Alone {
+    QuantizedModel model;
+    ArtifactPlan plan;
+  };
+  const auto alone = std::make_shared<Alone>();
+  alone->model.tensors = {tensor};
+  alone->plan = plan_artifact(alone->model, kNoFile);
+  for (size_t i = 0; i < alone->plan.sections.size(); ++i) {
+    if (alone->plan.sections[i].shape.kind != SectionKind::kCodes) continue;
+    tasks.run([alone, i, options, &cache] {
+      const SectionContents contents{[&](size_t) { return gather_content(alone->model, alone->plan, i); },
+                                     [&](size_t) { return hash_content(alone->model, alone->plan, i); }};
+      cache.pack_ahead(alone->plan.sections[i].shape, contents, options);
+    });
+  }
 }
 
 QuantizedModel decode_artifact(Bytes file, const std::string& path) {

@@ -9,6 +9,7 @@
 #include "packer/artifact.h"
 #include "quantizer/console/console.h"
 #include "quantizer/methods/shared_work.h"
+#include "runtime/base/parallel.h"
 
 namespace thimble {
 
@@ -19,6 +20,10 @@ class Encoder final : private SectionCache::Store {
   Encoder(const SharedWork& work, StageTimes* times, uint64_t working_bytes = UINT64_MAX, uint64_t cached_bytes = 0)
       : work_(work), times_(times), cache_(this, std::max(SectionCache::kMostBytes, cached_bytes), working_bytes) {}
 
+  // Begins to pack the codes of a matrix that models to come will have, while others are solved. From any thread.
+  void begin(const QuantizedTensor& tensor, const EncodeOptions& options) {
+    if (work_.ranks().is_root()) pack_codes_ahead(tensor, options, cache_, begun_);
+  }
   // encode_artifact(). Collective.
   ByteVector artifact(const QuantizedModel& model, const EncodeOptions& options, Progress& progress) {
     return timed([&] { return work_.of_root([&] { return encode_artifact(model, options, cache_, progress); }); });
@@ -35,7 +40,12 @@ class Encoder final : private SectionCache::Store {
  private:
   template <typename Encode>
   std::invoke_result_t<Encode> timed(const Encode& encode) {
-    return times_ ? times_->time("encode", encode) : encode();
+    const auto with_begun = [&] {
+      std::invoke_result_t<Encode> encoded = encode();
+      begun_.wait();  // for what has been left to encode()
+      return encoded;
+    };
+    return times_ ? times_->time("encode", with_begun) : with_begun();
   }
   std::shared_ptr<const PackedSection> find(uint64_t key) const override {
     const std::optional<ByteVector> bytes = work_.folder().load({WorkKind::kSection, key});
@@ -48,6 +58,7 @@ class Encoder final : private SectionCache::Store {
   const SharedWork& work_;
   StageTimes* times_;
   SectionCache cache_;
+  BackgroundTasks begun_;
 };
 
 }  // namespace thimble

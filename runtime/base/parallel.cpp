@@ -6,6 +6,7 @@
 #include <tbb/info.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
+#include <tbb/task_group.h>
 
 #include <algorithm>
 #include <exception>
@@ -104,6 +105,28 @@ void run_in_threads(size_t count, const std::function<void(size_t)>& body) {
   }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+// An arena of their own: whoever waits there runs none but these, and threads come to it last.
+struct BackgroundTasks::Group {
+  tbb::task_arena arena{tbb::task_arena::automatic, 1, tbb::task_arena::priority::low};
+  tbb::task_group tasks;
+};
+
+BackgroundTasks::BackgroundTasks() : group_(std::make_unique<Group>()) {}
+
+BackgroundTasks::~BackgroundTasks() {
+  group_->tasks.cancel();
+  try {
+    wait();
+  } catch (...) {  // nobody asked for its results
+  }
+}
+
+void BackgroundTasks::run(std::function<void()> body) { group_->arena.enqueue(group_->tasks.defer(std::move(body))); }
+
+void BackgroundTasks::wait() {
+  group_->arena.execute([&] { group_->tasks.wait(); });
 }
 
 int thread_count() {

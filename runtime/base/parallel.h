@@ -35,6 +35,23 @@ constexpr Share share_of(size_t count, size_t part, size_t parts) {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
+// Bodies that run in any order on threads which loops leave idle, while who gave them goes on: what can be done ahead
+// of being asked for.
+class BackgroundTasks {
+ public:
+  BackgroundTasks();
+  ~BackgroundTasks();  // waits for those that have begun; the others do not run any more
+  // From any thread, but not from a body.
+  void run(std::function<void()> body);
+  // Until all that were given have ended, running some of them. Throws what one threw; then others may not have run.
+  // One thread at a time.
+  void wait();
+
+ private:
+  struct Group;  // of oneTBB
+  std::unique_ptr<Group> group_;
+};
+
 int thread_count();
 
 // While alive, loops use at most `threads` threads (0: all the machine's). An Error when so many cannot be started.

@@ -137,69 +137,6 @@ TEST(ArtifactRoundTripTest, AutoIsNeverLarger) {
   for (const char* codec : kCodecs) EXPECT_LE(smallest, encode(model, encode_options_from(codec)).size()) << codec;
 }
 
-class CountingProgress final : public Progress {
- public:
-  void begin(std::string_view, int64_t total, std::string_view) override { total_ = total; }
-  void advance(int64_t units) override { done_ += units; }
-  void end() override { ended_ = true; }
-  bool complete() const { return ended_ && done_ == total_ && total_ > 0; }
-
- private:
-  int64_t total_ = 0;
-  std::atomic<int64_t> done_ = 0;
-  bool ended_ = false;
-};
-
-TEST(ArtifactRoundTripTest, ProgressAddsUp) {
-  SectionCache cache;
-  CountingProgress progress;
-  encode_artifact(sample_model(), {}, cache, progress);
-  EXPECT_TRUE(progress.complete());
-}
-
-TEST(ArtifactRoundTripTest, CacheHoldsOnlyWhatChanged) {
-  SectionCache cache;
-  SilentProgress progress;
-  QuantizedModel model = sample_model();
-  ByteVector first = encode_artifact(model, {}, cache, progress);
-  EXPECT_EQ(count_artifact_bytes(model, {}, cache, progress), first.size());
-  const size_t sections = cache.size();
-  EXPECT_EQ(encode_artifact(model, {}, cache, progress), first);
-  EXPECT_EQ(cache.size(), sections);
-
-  std::get<RowScaledCodes>(model.tensors[0].data).codes[3] ^= 1;
-  ByteVector changed = encode_artifact(model, {}, cache, progress);
-  EXPECT_EQ(cache.size(), sections + 1);
-  EXPECT_EQ(changed, encode(model));
-  EXPECT_NE(changed, first);
-
-  // Another codec, and the same bytes in another shape, are other sections.
-  EXPECT_EQ(encode_artifact(model, encode_options_from("zstd"), cache, progress),
-            encode(model, encode_options_from("zstd")));
-  model.tensors[0].shape = {7, 5};
-  auto& coded = std::get<RowScaledCodes>(model.tensors[0].data);
-  coded.row_scales.resize(7, 0x3c00);
-  EXPECT_EQ(encode_artifact(model, {}, cache, progress), encode(model));
-}
-
-TEST(ArtifactRoundTripTest, CacheForgetsWhatWasUsedLongestAgo) {
-  SilentProgress progress;
-  QuantizedModel model = sample_model();
-  SectionCache cache(nullptr, /*most_bytes=*/0);
-  auto encode_changed = [&](int8_t change) {
-    std::get<RowScaledCodes>(model.tensors[0].data).codes[3] ^= change;
-    EXPECT_EQ(encode_artifact(model, {}, cache, progress), encode(model));
-  };
-  encode_changed(0);
-  const size_t sections = cache.size();
-  encode_changed(1);
-  EXPECT_EQ(cache.size(), sections + 1) << "what the last two models were made of";
-  encode_changed(3);
-  EXPECT_EQ(cache.size(), sections + 1) << "the first model's is gone, what all share is not";
-  encode_changed(2);  // the first again
-  EXPECT_EQ(cache.size(), sections + 1);
-}
-
 // Stored bytes of the codes of an artifact, its only section of them.
 uint64_t stored_code_bytes(const QuantizedTensor& tensor, const EncodeOptions& options) {
   const ByteVector file = encode(model_of({tensor}), options);

@@ -76,7 +76,7 @@ std::unique_ptr<PairedModels> make_paired_models(std::shared_ptr<const Weights> 
   return std::make_unique<ProgramPairs>(std::move(original), tokens, sequences, device, ranks);
 }
 
-std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) const {
+std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress, const OnSolved& on_solved) const {
   const std::vector<std::string> all = layers.names();
   SlopeSettings others;
   const SlopeSetting setting = layers.setting_at(log2_c);
@@ -84,7 +84,7 @@ std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) co
   const std::vector<std::vector<std::string>> inputs = models.inputs();
   for (const std::vector<std::string>& readers : inputs)
     for (const std::string& name : readers) others.erase(name);
-  std::vector<SlopeMatrix> solved = times.time("solve", [&] { return layers.solve(others, progress); });
+  std::vector<SlopeMatrix> solved = times.time("solve", [&] { return layers.solve(others, progress, on_solved); });
 
   bool are_running = false;  // once something is not kept
   const uint64_t key = models.key();
@@ -98,7 +98,7 @@ std::vector<SlopeMatrix> CrossTerms::solve(double log2_c, Progress& progress) co
       are_running = true;
       return times.time("cross terms: forward", [&] { return models.collect(input); });
     };
-    for (SlopeMatrix& matrix : layers.solve_shifted(names, setting, key, collect, times, progress)) {
+    for (SlopeMatrix& matrix : layers.solve_shifted(names, setting, key, collect, times, progress, on_solved)) {
       if (are_running) times.time("cross terms: replace", [&] { models.replace(matrix.tensor); });
       solved.push_back(std::move(matrix));
     }

@@ -49,7 +49,7 @@ struct CrossTerms {
 
   // As SlopeLayers::solve(), which it is but for the linear layers of blocks. The models run once, layer by layer, or
   // again for each input of linear layers (make_input_pairs()); not before the first layer that is not kept.
-  std::vector<SlopeMatrix> solve(double log2_c, Progress& progress) const;
+  std::vector<SlopeMatrix> solve(double log2_c, Progress& progress, const OnSolved& on_solved = {}) const;
 };
 
 }  // namespace thimble

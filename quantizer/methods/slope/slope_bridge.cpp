@@ -89,7 +89,7 @@ class Crossing {
 
   Parts solve(const SlopeSettings& settings, Progress& progress) const {
     Parts parts;
-    for (SlopeMatrix& matrix : tools_.solve(settings, progress)) {
+    for (SlopeMatrix& matrix : tools_.solve(settings, tools_.encode, progress)) {
       change_rows(changes_, matrix.tensor);
       const std::string name = matrix.tensor.name;
       parts[name] = {std::move(matrix), settings.at(name)};

@@ -86,7 +86,7 @@ bool fill_by_shifts(const SlopeTools& tools, uint64_t limit_bytes, const RowChan
     const double shift = std::clamp(8 * (aim - bytes) / (matrix->response * matrix->weights), -kMostShift, kMostShift);
     SlopeSetting setting = matrix->setting;
     setting.log2_c -= shift;
-    SlopeMatrix solved = std::move(tools.solve({{matrix->name, setting}}, silent).front());
+    SlopeMatrix solved = std::move(tools.solve({{matrix->name, setting}}, tools.encode, silent).front());
     change_rows(changes, solved.tensor);
     QuantizedTensor& tensor = outcome.tensor(matrix->name);
     std::swap(tensor, solved.tensor);

@@ -23,8 +23,12 @@ struct SlopeTools {
   Progress& progress;
   SmallSteps small = {};  // to which small tensors are rounded
 
-  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& shown) const {
-    return times.time("solve", [&] { return layers.solve(settings, shown); });
+  // For artifacts with `options`: a matrix is packed while others are solved.
+  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, const EncodeOptions& options, Progress& shown) const {
+    return times.time("solve", [&] { return layers.solve(settings, shown, packs(options)); });
+  }
+  OnSolved packs(const EncodeOptions& options) const {
+    return [&to = encoder, options](const SlopeMatrix& solved) { to.begin(solved.tensor, options); };
   }
 };
 

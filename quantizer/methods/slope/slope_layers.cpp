@@ -231,14 +231,22 @@ int64_t SlopeLayers::cost(const Layer& layer) {
   return (layer.rows() + layer.cols()) * layer.cols() * (layer.loss.hessian ? layer.cols() : 1);
 }
 
-std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress) const {
+void SlopeLayers::give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& give,
+                       const OnSolved& on_solved) const {
+  SlopeMatrix solved = matrix_of(task.layer->name, task.layer->tensor.shape, std::move(result));
+  if (on_solved && device_.is_cuda) on_solved(solved);
+  give(piece, std::move(solved));
+}
+
+std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress,
+                                            const OnSolved& on_solved) const {
   std::vector<Wanted> wanted;
   for (const auto& [name, setting] : settings) wanted.push_back({&layer(name), setting});
-  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
+  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& take) {
     std::vector<Task> tasks;
     for (size_t i : mine) tasks.push_back(task(*wanted[i].layer, wanted[i].setting));
     solve_here(tasks, [&](size_t i, SlopeResult result) {
-      give(mine[i], matrix_of(tasks[i].layer->name, tasks[i].layer->tensor.shape, std::move(result)));
+      give(tasks[i], std::move(result), mine[i], take, on_solved);
       progress.advance(1);
     });
   };
@@ -254,10 +262,11 @@ std::vector<Matrix> SlopeLayers::shifted_weights(std::span<const std::string> na
 
 std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string> names, const SlopeSetting& setting,
                                                     uint64_t key, const std::function<StoredPair()>& collect,
-                                                    StageTimes& times, Progress& progress) const {
+                                                    StageTimes& times, Progress& progress,
+                                                    const OnSolved& on_solved) const {
   std::vector<Wanted> wanted;
   for (const std::string& name : names) wanted.push_back({&layer(name), setting});
-  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& give) {
+  auto compute = [&](std::span<const size_t> mine, const SharedWork::Give<SlopeMatrix>& take) {
     StoredPair pair = collect();
     if (mine.empty()) return;
     std::vector<std::string> own;
@@ -286,7 +295,7 @@ std::vector<SlopeMatrix> SlopeLayers::solve_shifted(std::span<const std::string>
     for (const Layer& layer : shifted) tasks.push_back(task(layer, setting));
     times.time("cross terms: solve", [&] {
       solve_here(tasks, [&](size_t i, SlopeResult result) {
-        give(mine[i], matrix_of(shifted[i].name, shifted[i].tensor.shape, std::move(result)));
+        give(tasks[i], std::move(result), mine[i], take, on_solved);
         progress.advance(1);
       });
     });

@@ -64,6 +64,10 @@ struct SlopeMatrix {
   friend auto members(SlopeMatrix& matrix) { return std::tie(matrix.tensor, matrix.report); }
 };
 
+// Takes every matrix that a device has solved while it solves others, from any thread. Not called for what was kept,
+// nor where all threads solve.
+using OnSolved = std::function<void(const SlopeMatrix&)>;
+
 // The matrix (R, K) of the fewest bytes: codes of 0, and steps of 0 too, which mean nothing then.
 QuantizedTensor zero_matrix(const std::string& name, const Shape& shape, int trellis_bits);
 
@@ -87,13 +91,14 @@ class SlopeLayers {
 
   // Those named in `settings`, each by its own; ascending by name. A matrix whose codes are all 0 has steps of 0,
   // whatever c is: they mean nothing.
-  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& progress) const;
+  std::vector<SlopeMatrix> solve(const SlopeSettings& settings, Progress& progress,
+                                 const OnSolved& on_solved = {}) const;
   // The same for matrices that read one input, by the Hessian of its pair and with options().cross_term of what makes
   // up for its drift. Reports are of errors relative to the shifted weights. `collect` is called, on all ranks, where
   // not all are kept; `key` hashes what pairs depend on besides the options and what was asked for here.
   std::vector<SlopeMatrix> solve_shifted(std::span<const std::string> names, const SlopeSetting& setting, uint64_t key,
                                          const std::function<StoredPair()>& collect, StageTimes& times,
-                                         Progress& progress) const;
+                                         Progress& progress, const OnSolved& on_solved) const;
 
   // What solve() gives where steps are so long that all codes are 0.
   std::vector<QuantizedTensor> zeros() const;
@@ -160,6 +165,9 @@ class SlopeLayers {
   void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal, const Take& take) const;
   // The tasks are best in descending order of work.
   void solve_here(std::span<const Task> tasks, const Take& take) const;
+  // Gives a solution of one of them, and shows it to who wants to see it.
+  void give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& give,
+            const OnSolved& on_solved) const;
   // A layer to solve and how, wherever that is done.
   struct Wanted {
     const Layer* layer;

@@ -60,8 +60,9 @@ SlopeOutcome SlopeSearch::encode(double log2_c, bool crossed) {
   outcome.model = fixed_at(log2_c);
   const SlopeSetting setting = tools_.layers.setting_at(log2_c);
   for (const std::string& name : tools_.layers.names()) outcome.settings[name] = setting;
-  std::vector<SlopeMatrix> matrices = crossed && cross_terms_ ? cross_terms_->solve(log2_c, tools_.progress)
-                                                              : tools_.solve(outcome.settings, tools_.progress);
+  std::vector<SlopeMatrix> matrices = crossed && cross_terms_
+                                          ? cross_terms_->solve(log2_c, tools_.progress, tools_.packs(search_encode_))
+                                          : tools_.solve(outcome.settings, search_encode_, tools_.progress);
   for (SlopeMatrix& solved : matrices) {
     outcome.reports.emplace(solved.tensor.name, std::move(solved.report));
     outcome.model.tensors.push_back(std::move(solved.tensor));

@@ -206,6 +206,57 @@ TEST(RunInThreads, OfSeveralExceptionsTheFirstBodys) {
   EXPECT_EQ(ended, 4);
 }
 
+TEST(BackgroundTasks, AllHaveRunOnceTheyAreWaitedFor) {
+  for (int threads : {1, 2}) {
+    ThreadLimit limit(threads);
+    BackgroundTasks tasks;
+    tasks.wait();  // for none
+    for (int round = 0; round < 3; ++round) {
+      std::vector<std::atomic<int>> ran(100);
+      // From a thread of its own, and from a loop.
+      std::jthread([&] {
+        for (size_t i = 0; i < 50; ++i) tasks.run([&ran, i] { ++ran[i]; });
+      }).join();
+      parallel_for(50, [&](int64_t i) {
+        tasks.run([&ran, i] { parallel_for(3, [&](int64_t) { ++ran[50 + static_cast<size_t>(i)]; }); });
+      });
+      tasks.wait();
+      for (size_t i = 0; i < ran.size(); ++i) EXPECT_EQ(ran[i], i < 50 ? 1 : 3) << i;
+    }
+  }
+}
+
+TEST(BackgroundTasks, ExceptionsReachWhoWaits) {
+  BackgroundTasks tasks;
+  for (int i = 0; i < 20; ++i) tasks.run([] { throw std::runtime_error("of a body"); });
+  EXPECT_THROW(tasks.wait(), std::runtime_error);
+  std::atomic<int> ran = 0;
+  tasks.run([&] { ++ran; });
+  tasks.wait();
+  EXPECT_EQ(ran, 1);
+}
+
+TEST(BackgroundTasks, NoneRunsAfterTheEnd) {
+  std::atomic<int> running = 0, begun = 0;
+  for (int round = 0; round < 20; ++round) {
+    {
+      BackgroundTasks tasks;
+      for (int i = 0; i < 50; ++i)
+        tasks.run([&] {
+          ++running;
+          ++begun;
+          std::this_thread::yield();
+          --running;
+          throw std::runtime_error("nobody sees it");
+        });
+    }
+    EXPECT_EQ(running, 0);
+    const int last = begun;
+    std::this_thread::yield();
+    EXPECT_EQ(begun, last);
+  }
+}
+
 TEST(ShareOf, PartsCoverTheWholeInOrder) {
   for (size_t count : {0, 1, 2, 7, 100}) {
     for (size_t parts : {1, 2, 3, 8}) {
