@@ -86,6 +86,12 @@ PackedSections pack_again(const QuantizedModel& model, const ArtifactPlan& plan,
   return packed;
 }
 
+// Both must outlive it.
+SectionContents contents_of(const QuantizedModel& model, const ArtifactPlan& plan) {
+  return {[&](size_t i) { return gather_content(model, plan, i); },
+          [&](size_t i) { return hash_content(model, plan, i); }};
+}
+
 struct PackedModel {
   uint32_t version = 0;
   PackedSections sections;
@@ -96,9 +102,7 @@ PackedModel pack_model(const QuantizedModel& model, const EncodeOptions& options
   const ArtifactPlan plan = plan_artifact(model, kNoFile);
   std::vector<ContentShape> shapes;
   for (const PlannedSection& section : plan.sections) shapes.push_back(section.shape);
-  const SectionContents contents{[&](size_t i) { return gather_content(model, plan, i); },
-                                 [&](size_t i) { return hash_content(model, plan, i); }};
-  PackedSections packed = cache.pack(shapes, contents, options, progress);
+  PackedSections packed = cache.pack(shapes, contents_of(model, plan), options, progress);
   check_expansion(plan.header.tensors, container_bytes(packed), kNoFile);
   return {format_version_of(plan.header), std::move(packed)};
 }
@@ -129,9 +133,8 @@ void pack_codes_ahead(const QuantizedTensor& tensor, const EncodeOptions& option
   for (size_t i = 0; i < alone->plan.sections.size(); ++i) {
     if (alone->plan.sections[i].shape.kind != SectionKind::kCodes) continue;
     tasks.run([alone, i, options, &cache] {
-      const SectionContents contents{[&](size_t) { return gather_content(alone->model, alone->plan, i); },
-                                     [&](size_t) { return hash_content(alone->model, alone->plan, i); }};
-      cache.pack_ahead(alone->plan.sections[i].shape, contents, options);
+      const SectionContents contents = contents_of(alone->model, alone->plan);
+      cache.pack_ahead(alone->plan.sections[i].shape, contents.from(i), options);
     });
   }
 }

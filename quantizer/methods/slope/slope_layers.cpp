@@ -231,11 +231,11 @@ int64_t SlopeLayers::cost(const Layer& layer) {
   return (layer.rows() + layer.cols()) * layer.cols() * (layer.loss.hessian ? layer.cols() : 1);
 }
 
-void SlopeLayers::give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& give,
+void SlopeLayers::give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& take,
                        const OnSolved& on_solved) const {
   SlopeMatrix solved = matrix_of(task.layer->name, task.layer->tensor.shape, std::move(result));
   if (on_solved && device_.is_cuda) on_solved(solved);
-  give(piece, std::move(solved));
+  take(piece, std::move(solved));
 }
 
 std::vector<SlopeMatrix> SlopeLayers::solve(const SlopeSettings& settings, Progress& progress,

@@ -165,8 +165,8 @@ class SlopeLayers {
   void solve_on_cuda(std::span<const Task> tasks, std::span<const size_t> chosen, int ordinal, const Take& take) const;
   // The tasks are best in descending order of work.
   void solve_here(std::span<const Task> tasks, const Take& take) const;
-  // Gives a solution of one of them, and shows it to who wants to see it.
-  void give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& give,
+  // Gives a solution of one of them as a piece of the work, and shows it to who wants to see it.
+  void give(const Task& task, SlopeResult result, size_t piece, const SharedWork::Give<SlopeMatrix>& take,
             const OnSolved& on_solved) const;
   // A layer to solve and how, wherever that is done.
   struct Wanted {
