@@ -22,7 +22,7 @@ struct AuditArguments {
 
 void run_audit(const AuditArguments& options, const CommonOptions& common, Console& console) {
   console.plan(audit_plan());
-  const std::jthread warming = warm_up(common.device);
+  const std::jthread warming = warm_up(common.device, DeviceWork::kPasses);
   Tokenizer tokenizer = load_tokenizer(options.source.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
   const Device device = open_device(common);

@@ -80,7 +80,7 @@ void add_eval_command(CommandLine& line) {
                     "per token, and how often both find the same token the likeliest");
   set_collective_action(line, *command, [&line, options](Console& console) {
     options->source.find_tokenizer(options->models, TokenSource::Need::kRequired);
-    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
+    const std::jthread warming = warm_up(line.common.device, DeviceWork::kPasses, line.ranks.local_rank());
     Tokenizer tokenizer = load_tokenizer(options->source.tokenizer);
     ByteTable bytes(tokenizer);
     TokenSource source = options->source;

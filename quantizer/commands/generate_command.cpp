@@ -18,7 +18,7 @@ struct GenerateArguments {
 };
 
 Json run_generate(const GenerateArguments& options, const CommonOptions& common, Console& console) {
-  const std::jthread warming = warm_up(common.device);
+  const std::jthread warming = warm_up(common.device, DeviceWork::kPasses);
   Tokenizer tokenizer = load_tokenizer(options.tokenizer);
   const RunnableModel model = load_model(options.model, options.config).model;
   const Device device = open_device(common);

@@ -201,7 +201,7 @@ void add_quantize_command(CommandLine& line) {
                                    text.texts.empty() ? TokenSource::Need::kOptional : TokenSource::Need::kRequired);
     text.tokenizer = options->source.tokenizer;
     if (line.ranks.is_root()) check_files(*options);
-    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
+    const std::jthread warming = warm_up(line.common.device, DeviceWork::kSolving, line.ranks.local_rank());
     StageTimes times;
     OpenedCheckpoint checkpoint =
         times.time("open", [&] { return OpenedCheckpoint(options->request.checkpoint, options->request.config); });

@@ -150,7 +150,7 @@ void add_sweep_command(CommandLine& line) {
   add_options(*command, *options);
   set_collective_action(line, *command, [&line, options, command](Console& console) {
     SweepRequest request = files_of(*options, line);
-    const std::jthread warming = warm_up(line.common.device, line.ranks.local_rank());
+    const std::jthread warming = warm_up(line.common.device, DeviceWork::kSolving, line.ranks.local_rank());
     StageTimes times;
     OpenedCheckpoint source =
         times.time("open", [&] { return OpenedCheckpoint(request.base.checkpoint, request.base.config); });

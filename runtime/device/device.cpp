@@ -103,8 +103,9 @@ Device open_device(const std::string& text, const std::string& numerics, int loc
   return device;
 }
 
-std::jthread warm_up(const std::string& text, int local_rank) {
+std::jthread warm_up(const std::string& text, DeviceWork work, int local_rank) {
   if (text == "cpu") return {};
+  if (work == DeviceWork::kPasses) ask_for_few_connections();
   try {
     return std::jthread([=] {
       try {

@@ -38,10 +38,14 @@ bool is_numerics_text(std::string_view text);
 // DeviceError; a text of another form, and a mode that the build leaves out, is a UsageError.
 Device open_device(const std::string& text, const std::string& numerics, int local_rank = 0);
 
+// What a program does on devices: passes of models, one kernel after another, for which few connections do
+// (ask_for_few_connections()), or also solving, several layers beside each other in streams of their own.
+enum class DeviceWork { kPasses, kSolving };
+
 // Begins the first use of what open_device(text) will open, which takes some tenths of a second, while the caller reads
 // files: open_device() then waits for the driver alone. Errors are left to it; where no thread starts, nothing
-// begins early.
-[[nodiscard]] std::jthread warm_up(const std::string& text, int local_rank = 0);
+// begins early. To be called before other threads.
+[[nodiscard]] std::jthread warm_up(const std::string& text, DeviceWork work, int local_rank = 0);
 
 // Bytes that may be planned with (memory_plan.h), of the scarcest of the device's. Not for the CPU.
 uint64_t usable_memory(const Device& device);

@@ -1,6 +1,8 @@
 // cuda_devices.cu: device query through the CUDA runtime.
 #include "runtime/cuda/kernels/cuda_devices.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 
 #include "runtime/cuda/kernels/cuda_context.cuh"
@@ -13,6 +15,8 @@ namespace {
 constexpr int64_t kRowsPerMultiprocessor = 1024;
 
 }  // namespace
+
+void ask_for_few_connections() { ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "2", /*overwrite=*/0); }
 
 int cuda_device_count() {
   int count = 0;

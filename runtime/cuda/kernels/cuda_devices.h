@@ -16,6 +16,12 @@ struct CudaPlace {
   uint64_t memory_limit_bytes;
 };
 
+// Asks the driver for two connections to each device, one for kernels and one for uploads beside them, where the
+// environment doesn't say how many (CUDA_DEVICE_MAX_CONNECTIONS): a context of its eight takes twice as long to make
+// and to leave. Streams that share a connection wait for each other. To be called before anything of the driver, and
+// before other threads, which might read the environment meanwhile.
+void ask_for_few_connections();
+
 // How many, 0 without a driver; quicker than counting names.
 int cuda_device_count();
 

@@ -2,8 +2,10 @@
 #include "runtime/device/device.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cmath>
+#include <cstdio>
 #include <set>
 
 #include "runtime/base/error.h"
@@ -52,6 +54,27 @@ TEST(Device, CudaOrdinals) {
   std::string beyond = "cuda:" + std::to_string(count);
   expect_error<DeviceError>([&] { open_device(beyond, "auto"); }, {beyond, "0 to " + std::to_string(count - 1)});
   expect_error<DeviceError>([] { open_device("cuda:99999999999999999999", "auto"); }, {"cuda:99999999999999999999"});
+}
+
+// In processes of their own, whose driver nobody has called.
+TEST(DeviceDeathTest, PassesAskForFewConnectionsUnlessTheEnvironmentSaysHowMany) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const auto say_connections = [=](DeviceWork work) {
+    warm_up("cuda", work).join();
+    const char* connections = ::getenv(kVariable);
+    std::fprintf(stderr, "connections: %s.", connections ? connections : "none");
+    std::exit(0);
+  };
+  const auto expect = [&](const char* before, DeviceWork work, const std::string& after) {
+    before ? ::setenv(kVariable, before, /*overwrite=*/1) : ::unsetenv(kVariable);
+    EXPECT_EXIT(say_connections(work), ::testing::ExitedWithCode(0), "connections: " + after + "\\.");
+  };
+  const bool is_cuda_build = !cuda_runtime_version().empty();
+  expect(nullptr, DeviceWork::kPasses, is_cuda_build ? "2" : "none");
+  expect(nullptr, DeviceWork::kSolving, "none");
+  expect("7", DeviceWork::kPasses, "7");
+  ::unsetenv(kVariable);
 }
 
 TEST(Device, TextsOfAnotherFormAreUsageErrors) {
